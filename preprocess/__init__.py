@@ -1,0 +1,1 @@
+"""Atari and image preprocessing: configuration, palettes, fused Numba kernels and stand-alone wrappers."""
