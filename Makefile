@@ -1,0 +1,84 @@
+# The commands a person, or CI, runs here. `make help` lists them.
+#
+# Everything goes into $(VENV). Stamp files in it remember what was installed, so a second `make demo` starts at once.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+MANIFESTS := setup.cfg pyproject.toml constraints.txt
+
+PONG_ARGS ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test setup check lint types format pong bench parity clean
+
+help:
+	@echo "make demo    the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
+	@echo "make test    full set-up, then every test"
+	@echo "make setup   full set-up only"
+	@echo "make check   what CI runs: ruff, mypy, the tests that are not slow"
+	@echo "make types   mypy, strict"
+	@echo "make format  ruff format and the safe fixes of ruff check"
+	@echo "make pong    PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
+	@echo "make bench   throughput against the peers, and start-up cost"
+	@echo "make parity  the tests that compare our observations with the peers', bit for bit"
+	@echo "make clean   remove what the commands above built (not $(VENV), not runs/)"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "vecenv needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.stamp-demo: $(MANIFESTS) | $(BIN)/python
+	@echo "Installing what the demo needs into $(VENV) (once; PyTorch is the large part) ..."
+	$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.stamp-dev: $(MANIFESTS) | $(BIN)/python
+	@echo "Installing vecenv, every extra the tests need and the development tools into $(VENV) (once) ..."
+	$(INSTALL) --editable '.[all,dev]'
+	@touch $(VENV)/.stamp-demo $@
+
+demo: $(VENV)/.stamp-demo
+	$(BIN)/vecenv demo
+
+setup: $(VENV)/.stamp-dev
+
+test: $(VENV)/.stamp-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.stamp-dev lint types
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.stamp-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Type checkers do not follow setuptools' folder mapping, so they are shown a tree of links in which the mapped
+# folders lie where they are imported. Never make that tree inside vecenv/ itself: it would hide the mapped folders.
+types: $(VENV)/.stamp-dev
+	@rm -rf .types && mkdir -p .types/vecenv
+	@ln -s $(addprefix ../../,$(wildcard vecenv/*.py vecenv/py.typed)) .types/vecenv/
+	@ln -s ../../preprocess ../../agents ../../benchmarks .types/vecenv/
+	MYPYPATH=.types $(BIN)/mypy --config-file setup.cfg -p vecenv
+
+pong: $(VENV)/.stamp-demo
+	$(BIN)/vecenv train ppo --env PongNoFrameskip-v4 --solve-at 18 $(PONG_ARGS)
+
+bench: $(VENV)/.stamp-dev
+	$(BIN)/vecenv bench throughput PongNoFrameskip-v4
+	$(BIN)/vecenv bench throughput CartPole-v1 --num-envs 8
+	$(BIN)/vecenv bench startup
+
+parity: $(VENV)/.stamp-dev
+	$(BIN)/python -m pytest -k parity $(PYTEST_ARGS)
+
+clean:
+	rm -rf .types .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find vecenv preprocess agents benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

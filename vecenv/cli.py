@@ -1,0 +1,132 @@
+"""The command ``vecenv``: finds the code of a sub-command, and only that, and turns expected errors into one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from .doctor import OPTIONAL_PACKAGES
+from .errors import MissingExtra, UnknownSetting, WorkerDied
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what shells report for a process ended by Ctrl-C
+
+
+@dataclass(frozen=True)
+class Command:
+    """One sub-command.
+
+    Attributes:
+        module: module with a function ``main(argv) -> int | None``; imported when the command is called.
+        summary: one line for ``vecenv --help``.
+        extra: the extra of this distribution that installs what the module needs, "" for none.
+    """
+
+    module: str
+    summary: str
+    extra: str = ""
+
+
+COMMANDS = {
+    "train": Command("vecenv.agents.train", "train an agent: vecenv train ppo --env CartPole-v1", "agents"),
+    "eval": Command("vecenv.agents.evaluation", "play with a trained agent: vecenv eval CHECKPOINT", "agents"),
+    "demo": Command("vecenv.benchmarks.demo", "the main job on this machine, in under two minutes", "demo"),
+    "bench": Command("vecenv.benchmarks", "measure: vecenv bench throughput ENV | vecenv bench startup", "bench"),
+    "doctor": Command("vecenv.doctor", "facts about this machine, the packages and the back ends"),
+}
+
+BENCHMARKS = {
+    "throughput": Command(
+        "vecenv.benchmarks.throughput", "steps per second against the peers, in alternating rounds", "bench"
+    ),
+    "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command.
+
+    Args:
+        argv: words after the program's name; None: those of this process.
+
+    Returns:
+        The exit code: 0 success, 1 the command failed, 2 it was called wrongly or something is not installed,
+        130 Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words, COMMANDS, "vecenv")
+    except (MissingExtra, UnknownSetting) as error:
+        return _say(error, EXIT_USAGE)
+    except WorkerDied as error:
+        return _say(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _say("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away (`vecenv doctor | head -1`). Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if _is_unknown_env(error):
+            return _say(error, EXIT_USAGE)
+        raise
+
+
+def _dispatch(words: list[str], commands: dict[str, Command], program: str) -> int:
+    """Call the command that the first word names with the rest of the words."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview(commands, program))
+        return 0 if words else EXIT_USAGE
+    if words[0] in ("-V", "--version") and program == "vecenv":
+        print(f"vecenv {version('vecenv')}")
+        return 0
+    name, rest = words[0], words[1:]
+    if name not in commands:
+        return _say(f"there is no command {name!r}; the commands are: {', '.join(commands)}", EXIT_USAGE, program)
+    if program == "vecenv" and name == "bench":
+        return _dispatch(rest, BENCHMARKS, "vecenv bench")
+    return _load_main(commands[name])(rest) or 0
+
+
+def _load_main(command: Command) -> Callable[[Sequence[str]], int | None]:
+    """Import a command's ``main``; a package that is not installed becomes `MissingExtra`."""
+    try:
+        module = importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "vecenv"):
+            raise
+        package = OPTIONAL_PACKAGES.get(missing)
+        raise MissingExtra(package.distribution if package else missing, command.extra or "all") from error
+    main_function: Callable[[Sequence[str]], int | None] = module.main
+    return main_function
+
+
+def _overview(commands: dict[str, Command], program: str) -> str:
+    """The text of ``--help``."""
+    width = max(map(len, commands))
+    lines = [f"usage: {program} COMMAND [ARGUMENTS]", ""]
+    lines += [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
+    lines += ["", f"`{program} COMMAND --help` lists the arguments of one command."]
+    return "\n".join(lines)
+
+
+def _is_unknown_env(error: Exception) -> bool:
+    """Whether Gymnasium refused the environment's id (gymnasium is not imported only to ask this)."""
+    gymnasium_error = sys.modules.get("gymnasium.error")
+    return gymnasium_error is not None and isinstance(error, gymnasium_error.UnregisteredEnv)
+
+
+def _say(message: object, exit_code: int, program: str = "vecenv") -> int:
+    """Print one line to stderr and hand the exit code back."""
+    print(f"{program}: {' '.join(str(message).split())}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
