@@ -90,21 +90,19 @@ def _dispatch(words: list[str], commands: dict[str, Command], program: str) -> i
         return _say(f"there is no command {name!r}; the commands are: {', '.join(commands)}", EXIT_USAGE, program)
     if program == "vecenv" and name == "bench":
         return _dispatch(rest, BENCHMARKS, "vecenv bench")
-    return _load_main(commands[name])(rest) or 0
+    return _call(commands[name], rest)
 
 
-def _load_main(command: Command) -> Callable[[Sequence[str]], int | None]:
-    """Import a command's ``main``; a package that is not installed becomes `MissingExtra`."""
+def _call(command: Command, words: list[str]) -> int:
+    """Import a command and run it; a package that is not installed becomes `MissingExtra`."""
     try:
-        module = importlib.import_module(command.module)
+        main_function: Callable[[Sequence[str]], int | None] = importlib.import_module(command.module).main
+        return main_function(words) or 0
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("", "vecenv"):
+        if missing not in OPTIONAL_PACKAGES:
             raise
-        package = OPTIONAL_PACKAGES.get(missing)
-        raise MissingExtra(package.distribution if package else missing, command.extra or "all") from error
-    main_function: Callable[[Sequence[str]], int | None] = module.main
-    return main_function
+        raise MissingExtra(OPTIONAL_PACKAGES[missing].distribution, command.extra or "all") from error
 
 
 def _overview(commands: dict[str, Command], program: str) -> str:

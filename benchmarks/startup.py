@@ -1,0 +1,133 @@
+"""``vecenv bench startup``: what it costs to import vecenv, to build a batch of Pong, and to keep a worker."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vecenv.doctor import describe_machine, usable_cores
+
+from .report import default_path, write_json
+
+BASE_IMPORTS = "import numpy, gymnasium"
+
+# Each runs in a fresh interpreter and prints one line of JSON: imports and caches start from nothing only there.
+IMPORT_SCRIPT = """
+import time
+start = time.perf_counter()
+{imports}
+print(time.perf_counter() - start)
+"""
+BUILD_SCRIPT = """
+import json, time
+import numpy, gymnasium, psutil
+if __name__ == "__main__":
+    start = time.perf_counter()
+    import vecenv
+    envs = vecenv.make_vec({env!r}, {num_envs}, "subproc", num_workers={num_workers})
+    envs.reset(seed=0)
+    seconds = time.perf_counter() - start
+    for _ in range(50):
+        envs.step(envs.action_space.sample())
+    private = [psutil.Process(pid).memory_full_info().uss for pid in envs.worker_pids]
+    envs.close()
+    print(json.dumps({{"seconds": seconds, "private_bytes": private}}))
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the figures and write a JSON file.
+
+    Args:
+        argv: words after ``vecenv bench startup``; None: those of this process.
+
+    Returns:
+        The exit code: 0, or 1 if a part could not be measured.
+    """
+    parser = argparse.ArgumentParser(prog="vecenv bench startup", description=__doc__)
+    parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment to build (default PongNoFrameskip-v4)")
+    parser.add_argument("--num-envs", type=int, default=16, help="environments in the batch (default 16)")
+    parser.add_argument("--num-workers", type=int, help="worker processes (default: usable cores)")
+    parser.add_argument("--rounds", type=int, default=7, help="fresh interpreters per import figure (default 7)")
+    parser.add_argument("--json", type=Path, help="where to write the result (default results/startup-TIME.json)")
+    arguments = parser.parse_args(argv)
+    if min(arguments.num_envs, arguments.rounds) < 1 or (arguments.num_workers or 1) < 1:
+        parser.error("--num-envs, --num-workers and --rounds must be at least 1")
+    workers = min(arguments.num_workers or usable_cores(), arguments.num_envs)
+    print(describe_machine())
+    try:
+        results: dict[str, Any] = {"import": measure_import(arguments.rounds)}
+        _print_import(results["import"])
+        results["build"] = measure_build(arguments.env, arguments.num_envs, workers)
+        _print_build(results["build"], arguments.env, arguments.num_envs)
+    except subprocess.CalledProcessError as error:
+        last_line = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"vecenv bench startup: a fresh interpreter failed: {last_line}", file=sys.stderr)
+        return 1
+    path = arguments.json or default_path("startup")
+    settings = {"env_id": arguments.env, "num_envs": arguments.num_envs, "num_workers": workers}
+    write_json(path, name="startup", settings={**settings, "rounds": arguments.rounds}, results=results)
+    print(f"written to {path}")
+    return 0
+
+
+def measure_import(rounds: int) -> dict[str, Any]:
+    """Time ``import vecenv`` over what everybody imports anyway, in fresh interpreters that take turns.
+
+    Returns:
+        Seconds: all samples, and the median of the differences within the rounds.
+    """
+    base, ours = [], []
+    for turn in range(rounds + 1):
+        pair = [float(_run(IMPORT_SCRIPT.format(imports=text))) for text in (BASE_IMPORTS, f"{BASE_IMPORTS}, vecenv")]
+        if turn > 0:  # the first round fills the disk cache
+            base.append(pair[0])
+            ours.append(pair[1])
+    differences = [ours_seconds - base_seconds for ours_seconds, base_seconds in zip(ours, base, strict=True)]
+    return {"base_seconds": base, "with_vecenv_seconds": ours, "median_difference": statistics.median(differences)}
+
+
+def measure_build(env_id: str, num_envs: int, num_workers: int) -> dict[str, Any]:
+    """Time import, building and the first reset in a fresh interpreter: with no compiled kernel cached, then with.
+
+    Returns:
+        For ``cold`` and ``warm``: seconds, and private memory in bytes of each worker after 50 steps.
+    """
+    script = BUILD_SCRIPT.format(env=env_id, num_envs=num_envs, num_workers=num_workers)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+        return {name: json.loads(_run(script, environment)) for name in ("cold", "warm")}
+
+
+def _run(script: str, environment: dict[str, str] | None = None) -> str:
+    """Run a script in a fresh interpreter away from the current folder; returns the last line it printed."""
+    command = [sys.executable, "-c", script]
+    with tempfile.TemporaryDirectory() as folder:
+        finished = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=300, env=environment, cwd=folder
+        )
+    return finished.stdout.strip().splitlines()[-1]
+
+
+def _print_import(result: dict[str, Any]) -> None:
+    print(
+        f"import numpy, gymnasium: {statistics.median(result['base_seconds']):.3f} s; "
+        f"vecenv on top: {result['median_difference']:.3f} s (median of {len(result['base_seconds'])})"
+    )
+
+
+def _print_build(result: dict[str, Any], env_id: str, num_envs: int) -> None:
+    for name, what in (("cold", "kernels compiled anew"), ("warm", "kernels from the cache")):
+        private = result[name]["private_bytes"]
+        print(
+            f"import, build and reset {num_envs} x {env_id}, {what}: {result[name]['seconds']:.2f} s; "
+            f"private memory per worker: {max(private) / 2**20:.1f} MiB ({len(private)} workers)"
+        )

@@ -1,0 +1,187 @@
+"""The command vecenv: what it calls, and the one line it prints when called wrongly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from vecenv import cli, doctor
+from vecenv.errors import UnknownSetting, WorkerDied
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    "command", [*cli.COMMANDS.values(), *cli.BENCHMARKS.values()], ids=lambda command: command.module
+)
+def test_every_command_has_a_module(command: cli.Command) -> None:
+    assert find_spec(command.module) is not None
+    assert command.summary
+
+
+def test_unknown_command_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["trian", "ppo"]) == 2
+    line = one_line(capsys)
+    assert "'trian'" in line
+    assert all(name in line for name in cli.COMMANDS)
+
+
+def test_unknown_benchmark_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "speed"]) == 2
+    line = one_line(capsys)
+    assert "'speed'" in line
+    assert all(name in line for name in cli.BENCHMARKS)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["bench", "--help"]])
+def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    assert "usage: vecenv" in capsys.readouterr().out
+
+
+def test_no_word_at_all_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "train" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vecenv {doctor.package_versions()['vecenv']}\n"
+
+
+def test_arguments_and_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    module = SimpleNamespace(main=lambda argv: seen.append(argv) or 7)
+    monkeypatch.setitem(sys.modules, "vecenv.agents.train", module)
+    assert cli.main(["train", "ppo", "--env", "CartPole-v1"]) == 7
+    assert seen == [["ppo", "--env", "CartPole-v1"]]
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+    def main(argv: object) -> None:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "vecenv.agents.train", SimpleNamespace(main=main))
+    return cli.main(["train"])
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
+        (UnknownSetting("there is no preset 'x'; the presets are: ale"), 2, "no preset 'x'"),
+        (WorkerDied([0, 1], 1234, -9, "step"), 1, "1234"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_expected_errors_are_one_line(
+    error: BaseException,
+    exit_code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert fail_with(error, monkeypatch) == exit_code
+    assert words in one_line(capsys)
+
+
+def test_unknown_environment_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import gymnasium
+
+    with pytest.raises(gymnasium.error.Error) as caught:
+        gymnasium.spec("Cartpole-v77")
+    assert fail_with(caught.value, monkeypatch) == 2
+    assert "Cartpole" in one_line(capsys)
+
+
+def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_with(ZeroDivisionError("a mistake of ours"), monkeypatch)
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # `import torch` now raises ModuleNotFoundError
+    for name in [name for name in sys.modules if name.startswith("vecenv.agents.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert cli.main(["train", "ppo"]) == 2
+    assert one_line(capsys) == "vecenv: torch is not installed; run: pip install 'vecenv[agents]'\n"
+
+
+def test_module_of_ours_that_is_missing_is_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "train", cli.Command("vecenv.agents.no_such_file", "", "agents"))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["train"])
+
+
+def test_python_dash_m() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "vecenv", "no-such-command"], capture_output=True, text=True, timeout=60
+    )
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("vecenv: there is no command 'no-such-command'")
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    script = f"{sys.executable} -m vecenv doctor | {sys.executable} -c 'pass'"
+    finished = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 0
+    assert "Traceback" not in finished.stderr
+    assert "BrokenPipe" not in finished.stderr
+
+
+def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "usable_cores" in text
+    assert "subproc" in text
+
+
+def test_doctor_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["machine"]["usable_cores"] >= 1
+    assert facts["packages"]["numpy"]
+    assert facts["backends"]["sync"] is True
+
+
+def test_doctor_says_how_to_install_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(doctor.OPTIONAL_PACKAGES, "nothing", doctor.OptionalPackage("no-such-distribution", "atari"))
+    cli.main(["doctor"])
+    assert "not installed; run: pip install 'vecenv[atari]'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "no number\n"}, None),
+        ({}, None),
+    ],
+)
+def test_cgroup_quota(files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert doctor.cgroup_cpu_quota(tmp_path) == quota
+
+
+def test_usable_cores_follow_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "cgroup_cpu_quota", lambda: 0.5)
+    assert doctor.usable_cores() == 1
+    monkeypatch.setattr(doctor, "cgroup_cpu_quota", lambda: 1e9)
+    assert doctor.usable_cores() >= 1
