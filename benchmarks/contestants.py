@@ -55,6 +55,9 @@ class VectorContestant:
         settings: what is measured.
         step: replaces ``envs.step`` where a peer's differs.
         reset: replaces ``envs.reset(seed=...)`` likewise.
+
+    Attributes:
+        observation_shape: shape of a batch of observations.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class VectorContestant:
         settings: Settings,
         *,
         step: Callable[[Any], object] | None = None,
-        reset: Callable[[], object] | None = None,
+        reset: Callable[[], Any] | None = None,
     ) -> None:
         self.name = name
         self._envs = envs
@@ -72,10 +75,9 @@ class VectorContestant:
         self._num_envs = settings.num_envs
         self._turn = 0
         self._actions = draw_actions(settings)
-        if reset is None:
-            envs.reset(seed=settings.seed)
-        else:
-            reset()
+        first = envs.reset(seed=settings.seed) if reset is None else reset()
+        observations = first[0] if isinstance(first, tuple) else first
+        self.observation_shape: tuple[int, ...] = observations.shape
 
     def measure(self, seconds: float) -> float:
         """Step for `seconds` seconds.
