@@ -1,0 +1,61 @@
+"""Command-line arguments from a dataclass, with every mistake told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from vecenv.errors import UnknownSetting
+
+Arguments = TypeVar("Arguments")
+
+
+def parse_arguments(
+    kind: type[Arguments], argv: Sequence[str], program: str, description: str, defaults: Arguments | None = None
+) -> Arguments:
+    """Parse ``argv`` into the dataclass ``kind``; ``--help`` prints and exits as usual.
+
+    Args:
+        kind: fields become flags, their docstrings the help.
+        argv: words after the program's name.
+        program: shown in messages.
+        description: first lines of ``--help``.
+        defaults: replaces the defaults of ``kind``; ``tyro.MISSING`` marks a field that must be given.
+
+    Raises:
+        UnknownSetting: for an unknown flag, a missing one or a value that does not parse; one line.
+    """
+    said: Any = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            if defaults is None:
+                return tyro.cli(kind, args=list(argv), prog=program, description=description)
+            return tyro.cli(kind, args=list(argv), prog=program, description=description, default=defaults)
+    except SystemExit as ended:
+        if ended.code in (0, None):
+            raise
+    raise UnknownSetting(f"{_main_point(said.getvalue())} (see {program} --help)")
+
+
+def flag_value(argv: Sequence[str], flag: str) -> str | None:
+    """The value that ``argv`` gives to ``flag``, before any parsing; the last one wins, None when it is not there."""
+    value = None
+    for index, word in enumerate(argv):
+        if word == flag and index + 1 < len(argv):
+            value = argv[index + 1]
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _main_point(box: str) -> str:
+    """The sentence in tyro's framed message: what stands between its first and second ruler."""
+    lines = [line.strip(" \t│|╭╮╰╯─") for line in box.splitlines()]
+    rulers = [index for index, line in enumerate(lines) if not line.strip("-") and "-" in line]
+    if len(rulers) >= 2:
+        lines = lines[rulers[0] + 1 : rulers[1]]
+    return " ".join(" ".join(lines).split()).rstrip(".")

@@ -1,0 +1,95 @@
+"""Checkpoint files: only tensors and plain Python values, written atomically, read without running any pickled code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+FORMAT = 1
+"""Version of the layout; files of another version are refused."""
+
+
+class CheckpointError(ValueError):
+    """The file is missing, damaged, or not a checkpoint of this version; the message names it."""
+
+
+def to_plain(value: Any, where: str = "checkpoint") -> Any:
+    """``value`` rebuilt from tensors, None, bool, int, float, str, bytes, lists, tuples and dicts alone.
+
+    NumPy scalars become Python numbers and NumPy arrays tensors; dataclasses become dicts, enums their values, paths
+    strings. Tensors are detached and moved to the CPU, and share memory with the original where they can.
+
+    Raises:
+        TypeError: for anything else; the message says where in ``value`` it was found.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, Enum):
+        return to_plain(value.value, where)
+    if isinstance(value, np.generic):
+        return to_plain(value.item(), where)
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_plain(getattr(value, field.name), f"{where}.{field.name}") for field in fields}
+    if isinstance(value, dict):
+        return {_plain_key(key, where): to_plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [to_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    raise TypeError(f"{where} is a {type(value).__name__}, which a checkpoint cannot hold")
+
+
+def _plain_key(key: Any, where: str) -> Any:
+    plain = to_plain(key, f"a key of {where}")
+    if not isinstance(plain, (str, int)):
+        raise TypeError(f"{where} has the key {key!r}; keys must be strings or whole numbers")
+    return plain
+
+
+def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` to ``path``: whole or not at all, so that an interrupted write leaves the old file.
+
+    Raises:
+        TypeError: when ``content`` holds something that is neither a tensor nor plain.
+    """
+    plain = to_plain({"format": FORMAT, **content})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(plain, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint, or the ``checkpoint.pt`` of a run directory; its tensors lie on the CPU.
+
+    Raises:
+        CheckpointError: when there is no such file, or it is not a checkpoint of this version.
+    """
+    file = path / "checkpoint.pt" if path.is_dir() else path
+    if not file.is_file():
+        raise CheckpointError(f"there is no checkpoint at {file}")
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{file} is not a readable checkpoint ({reason})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{file} is not a checkpoint of format {FORMAT}")
+    return content

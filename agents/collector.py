@@ -1,0 +1,102 @@
+"""Plays the policy in a vector env for T steps and writes down what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from vecenv import VecEnv, true_next_obs
+from vecenv.errors import UnknownSetting
+
+from .inference import BatchedPolicy
+from .rollout_buffer import RolloutBuffer
+
+
+class Episode(NamedTuple):
+    """A finished episode, in the environment's own unclipped rewards."""
+
+    total_reward: float
+    length: int
+
+
+class CollectionInterrupted(Exception):
+    """The rollout was given up because a stop was asked for."""
+
+
+class RolloutCollector:
+    """Fills a :class:`RolloutBuffer` whose observations are the vector env's own slots.
+
+    In next-step autoreset the step after an end executes no action: its row is a filler, marked ``valid = False``,
+    neither trained on nor counted. In same-step autoreset every row is valid, and the true last observation of a
+    truncated episode comes from ``infos["final_obs"]``.
+    """
+
+    def __init__(self, envs: VecEnv, policy: BatchedPolicy) -> None:
+        """Collect from ``envs``, made with ``copy=False, slots=T + 1, statistics=True``.
+
+        Raises:
+            UnknownSetting: when the env does not reset by itself.
+        """
+        self.autoreset_mode = AutoresetMode(envs.metadata["autoreset_mode"])
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            raise UnknownSetting("collecting needs autoreset_mode NextStep or SameStep, got Disabled")
+        self.envs = envs
+        self.policy = policy
+        self.rollout = RolloutBuffer(envs.observation_slots)
+        self._observations: NDArray[Any] | None = None
+        self._is_filler = np.zeros(envs.num_envs, np.bool_)
+        self._first_action = int(getattr(envs.single_action_space, "start", 0))
+
+    def reset(self, seed: int | None = None) -> None:
+        """Start new episodes in all environments."""
+        self._observations, _ = self.envs.reset(seed=seed)
+        self._is_filler[:] = False
+
+    def collect(self, stop_requested: Callable[[], bool] = lambda: False) -> list[Episode]:
+        """Take T steps; returns the episodes that ended.
+
+        Raises:
+            RuntimeError: before :meth:`reset`.
+            CollectionInterrupted: when ``stop_requested`` says so between two steps; the rollout is then incomplete.
+        """
+        if self._observations is None:
+            raise RuntimeError("collect was called before reset")
+        rollout, same_step = self.rollout, self.autoreset_mode is AutoresetMode.SAME_STEP
+        rollout.start = self.envs.slot
+        episodes: list[Episode] = []
+        final_values: list[tuple[int, NDArray[np.int64], NDArray[np.float32]]] = []
+        for t in range(rollout.num_steps):
+            if stop_requested():
+                raise CollectionInterrupted
+            output = self.policy.act(self._observations)
+            rollout.actions[t], rollout.log_probs[t], rollout.values[t] = output
+            np.logical_not(self._is_filler, out=rollout.valid[t])
+            actions = output.actions + self._first_action if self._first_action else output.actions
+            self._observations, rewards, terminations, truncations, infos = self.envs.step(actions)
+            rollout.rewards[t], rollout.terminations[t], rollout.truncations[t] = rewards, terminations, truncations
+            if same_step:
+                if "_final_obs" in infos:
+                    final_values.append((t, *self._values_of_final_observations(infos)))
+            else:
+                np.logical_or(terminations, truncations, out=self._is_filler)
+            if "_episode" in infos:
+                episodes.extend(_finished_episodes(infos))
+        rollout.next_values[:-1] = rollout.values[1:]
+        rollout.next_values[-1] = self.policy.values(self._observations)
+        for t, envs, values in final_values:
+            rollout.next_values[t, envs] = values
+        return episodes
+
+    def _values_of_final_observations(self, infos: dict[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Envs whose episode ended in same-step autoreset, and the values of their true last observations."""
+        envs = np.flatnonzero(infos["_final_obs"])
+        return envs, self.policy.values(true_next_obs(self._observations, infos, self.autoreset_mode)[envs])
+
+
+def _finished_episodes(infos: dict[str, Any]) -> list[Episode]:
+    totals, lengths = infos["episode"]["r"], infos["episode"]["l"]
+    return [Episode(float(totals[env]), int(lengths[env])) for env in np.flatnonzero(infos["_episode"])]

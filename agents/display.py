@@ -1,0 +1,80 @@
+"""Progress of a run: a live bar on a terminal, a line every few seconds anywhere else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@dataclass(frozen=True)
+class ProgressFigures:
+    """What the display shows."""
+
+    env_steps: int
+    seconds: float
+    steps_per_second: float
+    episodes: int
+    mean_return: float | None
+
+    def __str__(self) -> str:
+        """One line."""
+        mean_return = "-" if self.mean_return is None else f"{self.mean_return:.1f}"
+        return (
+            f"{self.seconds:6.0f} s  {self.env_steps:>9,} steps  {self.steps_per_second:>7,.0f} steps/s  "
+            f"{self.episodes:>5} episodes  return {mean_return}"
+        )
+
+
+class ProgressDisplay:
+    """Shows :class:`ProgressFigures` as they come; use it as a context manager."""
+
+    SECONDS_BETWEEN_LINES = 5.0
+
+    def __init__(self, total_steps: int, solve_at: float | None, console: Console | None = None) -> None:
+        """Show progress towards ``total_steps`` and, where there is one, the target return ``solve_at``."""
+        self._console = console or Console()
+        self._target = "" if solve_at is None else f" of {solve_at:g}"
+        self._last_line = -float("inf")
+        self._bar: Progress | None = None
+        if self._console.is_terminal:
+            self._bar = Progress(
+                BarColumn(bar_width=24),
+                TextColumn("{task.completed:,}/{task.total:,} steps"),
+                TextColumn("{task.fields[rate]:,.0f} steps/s"),
+                TextColumn("[bold]return {task.fields[mean_return]}[/bold]"),
+                TimeElapsedColumn(),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("", total=total_steps, rate=0.0, mean_return="-")
+
+    def __enter__(self) -> ProgressDisplay:
+        """Start the live bar."""
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the last state of the bar on the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print one line above the bar."""
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def update(self, figures: ProgressFigures, *, is_last: bool = False) -> None:
+        """Show new figures; off a terminal, only every few seconds and at the end."""
+        if self._bar is not None:
+            mean_return = "-" if figures.mean_return is None else f"{figures.mean_return:.1f}{self._target}"
+            self._bar.update(
+                self._task, completed=figures.env_steps, rate=figures.steps_per_second, mean_return=mean_return
+            )
+        elif is_last or time.monotonic() - self._last_line >= self.SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self.say(str(figures) + self._target)

@@ -1,0 +1,152 @@
+"""The one place where a network is called to act: a batch of observations in, a batch of actions out.
+
+Agents, evaluation and actor processes all act through :class:`BatchedPolicy`; nothing else runs a network without
+gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .networks import ActorCritic
+
+HeadName = Literal["categorical", "greedy"]
+ActionHead = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class PolicyOutput(NamedTuple):
+    """What the policy decided for a batch; the arrays belong to the caller."""
+
+    actions: NDArray[np.int64]
+    """[B] int64, index of the action, counted from 0."""
+    log_probs: NDArray[np.float32]
+    """[B] float32, log-probability of each action under the policy."""
+    values: NDArray[np.float32]
+    """[B] float32, estimated value of each observation."""
+
+
+class BatchedPolicy:
+    """Acts for a whole batch of environments with one forward pass.
+
+    On the CPU observations are read where they lie, without a copy. On CUDA they go through two page-locked buffers
+    in turn, so that a copy to the device may still run while the next batch is being put into the other buffer.
+
+    With ``precision="bfloat16"`` the policy acts with its own copy of the network whose trunk is bfloat16; call
+    :meth:`refresh` after every change of the weights.
+    """
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        *,
+        head: str = "categorical",
+        device: torch.device | str = "cpu",
+        precision: Literal["float32", "bfloat16"] = "float32",
+        seed: int = 0,
+    ) -> None:
+        """Act with ``network``, which must already lie on ``device``.
+
+        Args:
+            network: gives ``(logits [B, A], values [B])``; shared with the learner, never copied in float32.
+            head: ``categorical`` draws from the policy, ``greedy`` takes the most probable action.
+            device: where the network lies.
+            precision: number format of the trunk.
+            seed: of the generator that draws actions.
+
+        Raises:
+            NotImplementedError: for a head that does not exist.
+        """
+        if head not in ACTION_HEADS:
+            raise NotImplementedError(f"there is no action head {head!r} yet; there are {', '.join(ACTION_HEADS)}")
+        self.network = network
+        self.head: ActionHead = ACTION_HEADS[head]
+        self.device = torch.device(device)
+        self.precision = precision
+        self.generator = torch.Generator(device=self.device).manual_seed(seed)
+        self._staging = CudaStaging(self.device) if self.device.type == "cuda" else None
+        self._acting = network
+        if precision == "bfloat16":
+            self._acting = copy.deepcopy(network).requires_grad_(False).cast_trunks(torch.bfloat16)
+
+    def refresh(self) -> None:
+        """Take over the learner's weights; does nothing where they are shared."""
+        if self._acting is self.network:
+            return
+        with torch.inference_mode():
+            for mine, theirs in zip(
+                self._acting.state_dict().values(), self.network.state_dict().values(), strict=True
+            ):
+                mine.copy_(theirs)
+
+    def act(self, observations: NDArray[Any]) -> PolicyOutput:
+        """Choose an action for every row of ``observations`` [B, ...]; one forward pass."""
+        with torch.inference_mode():
+            logits, values = self._acting(self.stage(observations))
+            actions = self.head(logits, self.generator)
+            log_probs = torch.log_softmax(logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+            return PolicyOutput(actions.cpu().numpy(), log_probs.cpu().numpy(), values.cpu().numpy())
+
+    def values(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """Estimated value of every row of ``observations`` [B, ...]: [B] float32, owned by the caller."""
+        with torch.inference_mode():
+            values: NDArray[np.float32] = self._acting(self.stage(observations))[1].cpu().numpy()
+            return values
+
+    def stage(self, observations: NDArray[Any]) -> Tensor:
+        """``observations`` as a tensor on the device; on the CPU it shares their memory."""
+        if self._staging is not None:
+            return self._staging.stage(observations)
+        return torch.from_numpy(observations).to(self.device)
+
+
+class CudaStaging:
+    """Two page-locked host buffers and two device buffers, used in turn, on a copy stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Stage to ``device``; buffers are made for the first batch and again when its shape changes."""
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._host: list[Tensor] = []
+        self._on_device: list[Tensor] = []
+        self._copied = [torch.cuda.Event(), torch.cuda.Event()]
+        self._turn = 0
+
+    def stage(self, observations: NDArray[Any]) -> Tensor:
+        """Start the copy of one batch; the returned tensor is valid until the second next call."""
+        source = torch.from_numpy(observations)
+        if not self._host or self._host[0].shape != source.shape or self._host[0].dtype != source.dtype:
+            torch.cuda.synchronize(self._device)
+            self._host = [torch.empty_like(source, pin_memory=True) for _ in range(2)]
+            self._on_device = [torch.empty_like(source, device=self._device) for _ in range(2)]
+        turn, self._turn = self._turn, 1 - self._turn
+        self._copied[turn].synchronize()  # the host buffer may be written again once its last copy is through
+        self._host[turn].copy_(source)
+        compute = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(compute)  # nothing still computes on the device buffer from two batches ago
+        with torch.cuda.stream(self._stream):
+            self._on_device[turn].copy_(self._host[turn], non_blocking=True)
+            self._copied[turn].record(self._stream)
+        compute.wait_event(self._copied[turn])
+        return self._on_device[turn]
+
+
+def _draw_categorical(logits: Tensor, generator: torch.Generator) -> Tensor:
+    # The largest of logits plus Gumbel noise is a draw from softmax(logits): cheaper than torch.multinomial on small
+    # batches.
+    noise = torch.empty_like(logits).exponential_(generator=generator).log_()
+    return (logits - noise).argmax(dim=-1)
+
+
+def _take_greedy(logits: Tensor, generator: torch.Generator) -> Tensor:
+    return logits.argmax(dim=-1)
+
+
+ACTION_HEADS: dict[str, ActionHead] = {"categorical": _draw_categorical, "greedy": _take_greedy}
+"""Name -> function from logits [B, A] and a generator to actions [B]."""

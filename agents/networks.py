@@ -1,0 +1,175 @@
+"""Actor-critic networks: a trunk, a policy head that gives logits, a value head.
+
+Every network maps a batch of raw observations to ``(logits [B, A], values [B])``. Heads stay in float32 whatever the
+trunk
+computes in: two logits that differ by less than bfloat16 can tell apart would otherwise swap places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .config import PPOConfig
+
+
+def initialise_orthogonal(layer: nn.Module, gain: float = math.sqrt(2.0)) -> nn.Module:
+    """Give a linear or convolution layer orthogonal weights and zero bias, in place; return the layer."""
+    nn.init.orthogonal_(layer.weight, gain)  # type: ignore[arg-type]
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+class MLPTrunk(nn.Module):
+    """Two tanh layers over a flat vector: float [B, *shape] -> float [B, hidden_size]."""
+
+    def __init__(self, observation_shape: Sequence[int], hidden_size: int) -> None:
+        """Build the layers for observations of ``observation_shape``."""
+        super().__init__()
+        self.num_features = hidden_size
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            initialise_orthogonal(nn.Linear(math.prod(observation_shape), hidden_size)),
+            nn.Tanh(),
+            initialise_orthogonal(nn.Linear(hidden_size, hidden_size)),
+            nn.Tanh(),
+        )
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Features [B, hidden_size] in the weights' dtype."""
+        features: Tensor = self.layers(observations.to(self.layers[1].weight.dtype))
+        return features
+
+
+class CNNTrunk(nn.Module):
+    """Convolutions over images [B, C, H, W] uint8, then one hidden layer.
+
+    Pixels minus the mean image stay whole numbers of at most 8 bits and a sign, and the scale is a power of two, so
+    bfloat16 input is exact: only weights and activations are rounded.
+    """
+
+    SCALE = 1.0 / 128.0
+
+    def __init__(
+        self, observation_shape: Sequence[int], convolutions: Sequence[tuple[int, int, int]], num_features: int
+    ) -> None:
+        """Build the layers.
+
+        Args:
+            observation_shape: (C, H, W).
+            convolutions: (channels, kernel, stride) of each layer.
+            num_features: width of the hidden layer.
+
+        Raises:
+            ValueError: when the images are too small for the convolutions.
+        """
+        super().__init__()
+        channels, height, width = observation_shape
+        layers: list[nn.Module] = []
+        for out_channels, kernel, stride in convolutions:
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            if height < 1 or width < 1:
+                raise ValueError(f"images of shape {tuple(observation_shape)} are too small for this network")
+            layers += [initialise_orthogonal(nn.Conv2d(channels, out_channels, kernel, stride)), nn.ReLU()]
+            channels = out_channels
+        layers += [nn.Flatten(), initialise_orthogonal(nn.Linear(channels * height * width, num_features)), nn.ReLU()]
+        self.num_features = num_features
+        self.layers = nn.Sequential(*layers)
+        self.register_buffer("mean_image", torch.zeros(tuple(observation_shape)))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Features [B, num_features] in the weights' dtype."""
+        dtype = self.layers[0].weight.dtype
+        if torch.is_autocast_enabled(observations.device.type):
+            dtype = torch.get_autocast_dtype(observations.device.type)
+        images = observations.to(dtype).sub_(self.mean_image.to(dtype)).mul_(self.SCALE)
+        features: Tensor = self.layers(images)
+        return features
+
+    def set_mean_image(self, observations: Tensor) -> None:
+        """Subtract the mean of ``observations`` [B, C, H, W] uint8, rounded to whole numbers, from now on."""
+        self.mean_image.copy_(observations.float().mean(dim=0).round_())
+
+
+Trunk = MLPTrunk | CNNTrunk
+
+
+class ActorCritic(nn.Module):
+    """Trunks with a policy head and a value head: observations -> (logits [B, A] float32, values [B] float32)."""
+
+    def __init__(self, trunk: Trunk, num_actions: int, value_trunk: Trunk | None = None) -> None:
+        """Put the heads on ``trunk``; the policy starts close to uniform.
+
+        Args:
+            trunk: features for the policy, and for the value too unless it has a trunk of its own.
+            num_actions: A.
+            value_trunk: features for the value. Small networks learn faster when the large errors of early values do
+                not pull at the policy's features; images are too costly to look at twice.
+        """
+        super().__init__()
+        self.trunk = trunk
+        self.value_trunk = value_trunk
+        self.policy_head = initialise_orthogonal(nn.Linear(trunk.num_features, num_actions), gain=0.01)
+        self.value_head = initialise_orthogonal(nn.Linear((value_trunk or trunk).num_features, 1), gain=1.0)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, A] and values [B] of a batch of raw observations."""
+        features = self.trunk(observations)
+        value_features = features if self.value_trunk is None else self.value_trunk(observations)
+        with torch.autocast(features.device.type, enabled=False):
+            return self.policy_head(features.float()), self.value_head(value_features.float()).squeeze(-1)
+
+    def cast_trunks(self, dtype: torch.dtype) -> ActorCritic:
+        """Let the trunks compute in ``dtype``; the heads stay float32. Returns self."""
+        self.trunk.to(dtype)
+        if self.value_trunk is not None:
+            self.value_trunk.to(dtype)
+        return self
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
+    "small-cnn": (((16, 8, 4), (32, 4, 2)), 256),
+    "nature-cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+}
+"""Name -> ((channels, kernel, stride) of each convolution, width of the hidden layer)."""
+
+
+def build_actor_critic(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], config: PPOConfig, seed: int
+) -> ActorCritic:
+    """The network of ``config`` for one environment's spaces, with orthogonal weights drawn from ``seed``.
+
+    Raises:
+        NotImplementedError: for spaces that have no network or action head yet, by name.
+        ValueError: when the network does not fit the observations.
+    """
+    if not isinstance(action_space, gymnasium.spaces.Discrete):
+        raise NotImplementedError(
+            f"PPO acts in Discrete action spaces only; {type(action_space).__name__} needs an action head "
+            "(such as a Gaussian for Box) that vecenv does not have yet"
+        )
+    if not isinstance(observation_space, gymnasium.spaces.Box):
+        raise NotImplementedError(
+            f"PPO reads Box observations only; there is no network for {type(observation_space).__name__} yet"
+        )
+    # Torch draws initial weights from its global generator: borrow it and put it back as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        num_actions = int(action_space.n)
+        if config.network != "mlp":
+            return ActorCritic(_build_cnn(observation_space, config.network), num_actions)
+        shape = observation_space.shape
+        return ActorCritic(MLPTrunk(shape, config.hidden_size), num_actions, MLPTrunk(shape, config.hidden_size))
+
+
+def _build_cnn(space: gymnasium.spaces.Box, name: str) -> CNNTrunk:
+    if space.dtype != np.uint8 or len(space.shape) != 3:
+        raise ValueError(f"{name} needs uint8 images [C, H, W], got {space}; use network mlp")
+    convolutions, num_features = CONVOLUTIONS[name]
+    return CNNTrunk(space.shape, convolutions, num_features)

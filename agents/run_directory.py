@@ -1,0 +1,58 @@
+"""The folder of one run: settings, metrics, checkpoint, summary and curve."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "torch", "ale-py")
+
+
+class RunDirectory:
+    """``runs/<env>-<algorithm>-<time>/`` with the names of the files in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Use ``path``; it is made, with its parents, where it does not exist."""
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.csv"
+        self.checkpoint = path / "checkpoint.pt"
+        self.summary = path / "summary.json"
+        self.curve = path / "curve.png"
+
+    @classmethod
+    def create(cls, env_id: str, algorithm: str, root: Path = Path("runs")) -> RunDirectory:
+        """A new folder under ``root``, named by environment, algorithm and time."""
+        name = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', env_id)}-{algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for number in range(1000):
+            path = root / (name if number == 0 else f"{name}-{number}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # another run began in the same second
+                continue
+            return cls(path)
+        raise FileExistsError(f"{root / name} and a thousand more exist already")
+
+    def write_json(self, path: Path, content: dict[str, Any]) -> None:
+        """Write ``content`` to ``path``, whole or not at all."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        temporary.replace(path)
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that results depend on; None for those that are not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
