@@ -1,0 +1,150 @@
+"""Actions of a batch: checked before anything is sent, written into the block, handed to the envs row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import Space, spaces
+
+from vecenv.spaces import map_arrays, row_of
+
+Array = npt.NDArray[Any]
+
+
+def write_actions(
+    space: Space[Any], target: Any, actions: Any, ignored: npt.NDArray[np.bool_] | None, name: str = "actions"
+) -> bool:
+    """Check a batch of actions and write it into the block.
+
+    Args:
+        space: single action space with a fixed layout.
+        target: nest of `[num_envs, ...]` arrays.
+        actions: what the user gave; nothing is written where any part of it is wrong.
+        ignored: `[num_envs]` bool, rows whose action has no effect (the step only resets them); not range-checked.
+        name: how messages call it.
+
+    Returns:
+        Whether a float action is wider than its space: the envs then get it as it came, unrounded.
+
+    Raises:
+        TypeError: a scalar, an object that is no array, or a dtype of another kind.
+        ValueError: wrong length, shape, keys or range; the message names the environment.
+    """
+    prepared: list[tuple[Array, Array]] = []
+    wide = _prepare(space, target, actions, ignored, name, prepared)
+    for array, checked in prepared:
+        array[...] = checked
+    return wide
+
+
+def _prepare(
+    space: Space[Any],
+    target: Any,
+    actions: Any,
+    ignored: npt.NDArray[np.bool_] | None,
+    name: str,
+    prepared: list[tuple[Array, Array]],
+) -> bool:
+    if isinstance(space, spaces.Dict):
+        if not isinstance(actions, dict) or set(actions) != set(space.spaces):
+            got = sorted(actions) if isinstance(actions, dict) else type(actions).__name__
+            raise ValueError(f"{name}: expected a dict of batches with the keys {sorted(space.spaces)}, got {got}")
+        wide = [
+            _prepare(part, target[key], actions[key], ignored, f"{name}[{key!r}]", prepared)
+            for key, part in space.spaces.items()
+        ]
+        return any(wide)
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(actions, (tuple, list)) or len(actions) != len(space.spaces):
+            raise ValueError(f"{name}: expected a tuple of {len(space.spaces)} batches, got {actions!r}")
+        wide = [
+            _prepare(part, target[i], actions[i], ignored, f"{name}[{i}]", prepared)
+            for i, part in enumerate(space.spaces)
+        ]
+        return any(wide)
+    array = _as_array(space, target, actions, name)
+    _check_range(space, array, ignored, name)
+    prepared.append((target, array))
+    return bool(array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(space.dtype).itemsize)
+
+
+def _as_array(space: Space[Any], target: Array, actions: Any, name: str) -> Array:
+    num_envs, shape = target.shape[0], target.shape[1:]
+    dtype = np.dtype(space.dtype)
+    try:
+        array = actions if type(actions) is np.ndarray else np.asarray(actions)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected {num_envs} actions of shape {shape}, got {actions!r}: {error}") from error
+    if array.ndim == 0:
+        raise TypeError(f"{name}: expected a sequence of {num_envs} actions, got {actions!r}")
+    if array.shape != target.shape:
+        if len(array) != num_envs:
+            raise ValueError(f"{name}: expected {num_envs} actions, one per environment, got {len(array)}")
+        raise ValueError(f"{name}: expected shape {target.shape}, got {array.shape}")
+    if array.dtype == dtype:
+        return array
+    safe = np.can_cast(array.dtype, dtype, "same_kind") or (dtype.kind == "u" and array.dtype.kind == "i")
+    if not safe and dtype.kind == "f" and array.dtype.kind in "iu" and not isinstance(actions, np.ndarray):
+        safe = True  # a list of ints for a float space: no dtype was chosen
+    if not safe:
+        raise TypeError(f"{name}: expected dtype {dtype}, got {array.dtype}, which does not cast safely")
+    if dtype.kind in "iu":
+        converted = array.astype(dtype)
+        if not np.array_equal(converted, array):
+            raise ValueError(f"{name}: values do not fit into {dtype}")
+        return converted
+    return array
+
+
+def _check_range(space: Space[Any], array: Array, ignored: npt.NDArray[np.bool_] | None, name: str) -> None:
+    low: Any
+    count: Any
+    if isinstance(space, spaces.Discrete):
+        low, count = space.start, space.n
+        if array.dtype == np.int64:
+            # one comparison finds both ends: what lies below wraps around to huge
+            if ((array - low if low else array).view(np.uint64) < count).all():
+                return
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, count = space.start, space.nvec
+    else:
+        return
+    wrong = (array < low) | (array >= low + count)
+    if wrong.ndim > 1:
+        wrong = wrong.reshape(len(wrong), -1).any(axis=1)
+    if ignored is not None:
+        wrong &= ~ignored
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ValueError(f"{name}: action {array[row]!r} of environment {row} is not in {space}")
+
+
+def split_actions(space: Space[Any], batch: Any, wide: bool) -> list[Any]:
+    """One action per env out of the block, as copies in the dtype of the space (or wider, as the user gave it).
+
+    Args:
+        space: single action space with a fixed layout.
+        batch: nest of `[rows, ...]` arrays.
+        wide: what `write_actions` returned.
+    """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        own = map_arrays(batch, np.copy) if wide else _narrowed(space, batch)
+        rows = len(_first_array(own))
+        return [row_of(own, row) for row in range(rows)]
+    return list(batch.copy() if wide else batch.astype(space.dtype))
+
+
+def _narrowed(space: Space[Any], batch: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _narrowed(part, batch[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_narrowed(part, value) for part, value in zip(space.spaces, batch, strict=True))
+    return batch.astype(space.dtype)
+
+
+def _first_array(batch: Any) -> Array:
+    while not isinstance(batch, np.ndarray):
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    return batch

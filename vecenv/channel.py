@@ -1,0 +1,122 @@
+"""Framed messages over a socket pair: the pipe for rare words between a vector env and a worker."""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import socket
+import struct
+import termios
+from typing import Any
+
+import cloudpickle
+
+_LENGTH = struct.Struct("=Q")
+_CHUNK = 1 << 20
+
+
+class Channel:
+    """One end of a socket pair that carries pickled messages.
+
+    Args:
+        connection: the socket; owned by the channel from now on.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._received = bytearray()
+
+    def fileno(self) -> int:
+        """Descriptor to poll for reading."""
+        return self._socket.fileno()
+
+    def send(self, message: Any) -> None:
+        """Send one message; blocks while the other side does not read.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        self.send_bytes(dumps(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send one message that is pickled already."""
+        self._socket.sendall(_LENGTH.pack(len(data)) + data)
+
+    def send_now(self, data: bytes) -> None:
+        """Send a short pickled message without ever blocking.
+
+        Raises:
+            OSError: the other side is gone, or has not read for so long that there is no room.
+        """
+        self._socket.sendmsg([_LENGTH.pack(len(data)) + data], [], socket.MSG_DONTWAIT)
+
+    def unread(self) -> bool:
+        """Whether the other side has not yet read all that was sent (True where the system does not tell)."""
+        try:
+            queued = fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0")
+        except OSError:
+            return True
+        return bool(struct.unpack("i", queued)[0])
+
+    def receive(self) -> Any:
+        """Wait for the next message.
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        while (data := self._next()) is None:
+            chunk = self._socket.recv(_CHUNK)
+            if not chunk:
+                raise EOFError
+            self._received += chunk
+        return pickle.loads(data)
+
+    def read_available(self) -> list[bytes]:
+        """Take what has arrived without waiting for more: whole messages, still pickled.
+
+        Raises:
+            EOFError: the other side is gone and no whole message is left.
+        """
+        gone = False
+        while True:
+            try:
+                chunk = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError:
+                gone = True
+                break
+            if not chunk:
+                gone = True
+                break
+            self._received += chunk
+        messages = []
+        while (data := self._next()) is not None:
+            messages.append(data)
+        if gone and not messages:
+            raise EOFError
+        return messages
+
+    def _next(self) -> bytes | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        stop = _LENGTH.size + length
+        if len(self._received) < stop:
+            return None
+        data = bytes(self._received[_LENGTH.size : stop])
+        del self._received[:stop]
+        return data
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def dumps(message: Any) -> bytes:
+    """Pickle by the standard pickler, and by value (lambdas, local and `__main__` classes) where that one refuses."""
+    try:
+        data: bytes = cloudpickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    except RecursionError as error:
+        raise pickle.PicklingError(f"too deeply nested: {error}") from error
+    return data

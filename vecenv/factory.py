@@ -1,0 +1,193 @@
+"""`make_vec`: one call from an env id to a running vector env."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
+
+from vecenv.base import VecEnv, check_positive_int
+from vecenv.errors import UnknownSetting
+from vecenv.subproc_backend import SubprocVecEnv
+from vecenv.sync_backend import SyncVecEnv
+
+if TYPE_CHECKING:
+    from vecenv.preprocess.config import AtariConfig
+
+EnvFn = Callable[[], gym.Env[Any, Any]]
+
+BACKENDS = ("auto", "sync", "subproc")
+#: Names that belong to the contract and are refused for now, each with its reason.
+_NOT_YET = ("auto-fast", "envpool", "ale", "compiled", "ray")
+_BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {"sync": (), "subproc": ("context",)}
+
+
+def make_vec(
+    env_id: str | EnvSpec | EnvFn,
+    num_envs: int = 1,
+    backend: str = "auto",
+    *,
+    num_workers: int | None = None,
+    batch_size: int | None = None,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    preprocess: str | AtariConfig | None = None,
+    copy: bool = True,
+    slots: int = 2,
+    statistics: bool = False,
+    seed: int | Sequence[int | None] | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    backend_options: Mapping[str, Any] | None = None,
+    **env_kwargs: Any,
+) -> VecEnv:
+    """Build a vector env.
+
+    Args:
+        env_id: id of a registered env, its spec, or a function that builds one env. Atari ids run through this
+            package's own pipeline unless ``preprocess="none"``.
+        num_envs: number of environments.
+        backend: ``"sync"`` (the caller's process), ``"subproc"`` (worker processes) or ``"auto"``: subproc where there
+            is more than one env and more than one usable core. All give the same results for the same seeds.
+        num_workers: processes of the subproc back end. None: usable cores, at most one per env.
+        batch_size: must be None or `num_envs` for now.
+        autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, or Gymnasium's enum.
+        preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"``.
+        copy: whether returned observations belong to the caller; see `VectorSettings`.
+        slots: length of the observation ring.
+        statistics: whether ended episodes are reported in ``infos["episode"]``.
+        seed: for the first reset that gets none.
+        wrappers: applied to every env, innermost first.
+        backend_options: subproc: ``context``, the start method.
+        env_kwargs: for the env's constructor; on Atari ids, physics such as ``repeat_action_probability``.
+
+    Returns:
+        A `gymnasium.vector.VectorEnv`.
+
+    Raises:
+        UnknownSetting: an id, back end, preset or option that does not exist; the message lists what does.
+        MissingExtra: an optional package is needed.
+        EnvError, WorkerDied: building an env failed.
+    """
+    num_envs = check_positive_int("num_envs", num_envs)
+    if num_workers is not None:
+        check_positive_int("num_workers", num_workers)
+    if batch_size is not None and check_positive_int("batch_size", batch_size) != num_envs:
+        raise NotImplementedError(
+            f"batch_size={batch_size} with num_envs={num_envs}: receiving part of the environments is not supported "
+            "yet; leave batch_size out"
+        )
+    backend = _chosen_backend(backend, num_envs, num_workers)
+    options = _checked_options(backend, backend_options or {})
+    env_fn, config, preload = _env_function(env_id, preprocess, tuple(wrappers), env_kwargs)
+    settings = {
+        "autoreset_mode": autoreset_mode,
+        "copy": copy,
+        "slots": slots,
+        "statistics": statistics,
+        "seed": seed,
+    }
+    envs: VecEnv
+    if backend == "sync":
+        envs = SyncVecEnv([env_fn] * num_envs, **settings)
+    else:
+        envs = SubprocVecEnv([env_fn] * num_envs, num_workers=num_workers, preload=preload, **options, **settings)
+    envs.spec = _vector_spec(env_id, num_envs, env_kwargs)
+    if config is not None:
+        envs.config = config  # type: ignore[attr-defined]
+    return envs
+
+
+def _chosen_backend(backend: str, num_envs: int, num_workers: int | None) -> str:
+    if backend in _NOT_YET:
+        raise NotImplementedError(f"backend={backend!r} is not available yet; available are {', '.join(BACKENDS)}")
+    if backend not in BACKENDS:
+        raise UnknownSetting(f"backend={backend!r} does not exist; available are {', '.join(BACKENDS)}")
+    if backend != "auto":
+        if backend == "sync" and num_workers is not None:
+            raise ValueError(f"num_workers={num_workers}: the sync back end has no workers; use backend='subproc'")
+        return backend
+    from vecenv.cores import usable_cores
+
+    return "subproc" if num_workers is not None or (num_envs > 1 and usable_cores() > 1) else "sync"
+
+
+def _checked_options(backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    for name in options:
+        if name not in _BACKEND_OPTIONS[backend]:
+            known = ", ".join(_BACKEND_OPTIONS[backend]) or "none"
+            raise UnknownSetting(f"backend_options[{name!r}] does not exist for {backend!r}; there are: {known}")
+    return dict(options)
+
+
+def _env_function(
+    env_id: Any, preprocess: Any, wrappers: tuple[Callable[[Any], Any], ...], env_kwargs: dict[str, Any]
+) -> tuple[EnvFn, AtariConfig | None, tuple[str, ...]]:
+    """The constructor of one env, the Atari config it resolves to, and what is worth preloading for it."""
+    if isinstance(env_id, str):
+        from vecenv import atari
+
+        if preprocess != "none" and atari.find_game(env_id) is not None:
+            render_mode = env_kwargs.pop("render_mode", None)
+            config = atari.resolve_config(env_id, preprocess, **env_kwargs)
+            atari.require_ale()
+            function = functools.partial(atari.make_atari_env, env_id, config, render_mode=render_mode)
+            return _wrapped(function, wrappers), config, atari.preload_modules
+    if preprocess is not None and preprocess != "none":
+        raise UnknownSetting(f"preprocess={preprocess!r}: only Atari ids are preprocessed, {env_id!r} is none")
+    if callable(env_id) and not isinstance(env_id, EnvSpec):
+        return _wrapped(functools.partial(env_id, **env_kwargs), wrappers), None, ()
+    if not isinstance(env_id, (str, EnvSpec)):
+        raise TypeError(f"env_id: expected an id, an EnvSpec or a function that builds an env, got {env_id!r}")
+    return _wrapped(functools.partial(_make_registered, _resolved_spec(env_id), env_kwargs), wrappers), None, ()
+
+
+def _resolved_spec(env_id: str | EnvSpec) -> EnvSpec:
+    """The spec itself, which reaches workers that never saw its registration.
+
+    Raises:
+        UnknownSetting: no such id; Gymnasium's own advice is kept.
+    """
+    if isinstance(env_id, EnvSpec):
+        return env_id
+    try:
+        if ":" in env_id:
+            module, _, env_id = env_id.partition(":")
+            __import__(module)
+        return copy.deepcopy(gym.spec(env_id))
+    except (gym.error.Error, ImportError) as error:
+        raise UnknownSetting(f"env id {env_id!r} does not exist: {error}") from error
+
+
+def _make_registered(spec: EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    return gym.make(copy.deepcopy(spec), **env_kwargs)
+
+
+def _wrapped(env_fn: EnvFn, wrappers: tuple[Callable[[Any], Any], ...]) -> EnvFn:
+    for index, wrapper in enumerate(wrappers):
+        if not callable(wrapper):
+            raise TypeError(f"wrappers[{index}]: expected a function from env to env, got {wrapper!r}")
+    return functools.partial(_make_wrapped, env_fn, wrappers) if wrappers else env_fn
+
+
+def _make_wrapped(env_fn: EnvFn, wrappers: tuple[Callable[[Any], Any], ...]) -> gym.Env[Any, Any]:
+    env = env_fn()
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+def _vector_spec(env_id: Any, num_envs: int, env_kwargs: dict[str, Any]) -> EnvSpec | None:
+    """The spec of the vector env, as Gymnasium's `make_vec` notes it."""
+    if isinstance(env_id, str):
+        if env_id.rpartition(":")[2] not in gym.registry:
+            return None
+        env_id = gym.spec(env_id.rpartition(":")[2])
+    if not isinstance(env_id, EnvSpec):
+        return None
+    spec = copy.deepcopy(env_id)
+    spec.kwargs = {**spec.kwargs, **env_kwargs, "num_envs": num_envs}
+    return spec

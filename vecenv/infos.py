@@ -1,0 +1,235 @@
+"""Infos of many envs as one dict of arrays, by Gymnasium's rules, and the columns that carry them between processes.
+
+A key `k` that any env reported gives `infos["k"]`, an array with one row per env, and `infos["_k"]`, the mask of the
+envs that reported it. Where envs report different dtypes for one key in the same step the array takes the dtype that
+holds all of them (Gymnasium would cast to the first one's); where they report different shapes or kinds it is an object
+array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Infos = dict[str, Any]
+#: What makes two values share a column: key, dtype, shape.
+Signature = tuple[str, str, tuple[int, ...]]
+
+_OBJECT = np.dtype(object)
+_SCALAR_DTYPES: dict[type, np.dtype[Any]] = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+}
+
+
+def natural_dtype(value: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Dtype and shape that Gymnasium gives to the row of a value; object for what is no number and no array."""
+    dtype = _SCALAR_DTYPES.get(type(value))
+    if dtype is not None:
+        return dtype, ()
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape
+    if isinstance(value, np.number):
+        return value.dtype, ()
+    return _OBJECT, ()
+
+
+def add_info(infos: Infos, info: dict[str, Any], row: int, num_envs: int) -> None:
+    """Add one env's info to the infos of the batch, in place.
+
+    Args:
+        infos: infos so far; arrays in it may be replaced by wider ones.
+        info: what the env returned; numbers and arrays are copied, other objects are kept as they are.
+        row: index of the env.
+        num_envs: number of rows.
+    """
+    for key, value in info.items():
+        mask = infos.get(f"_{key}")
+        if mask is None:
+            mask = np.zeros(num_envs, np.bool_)
+        present = infos.get(key)
+        if key == "final_obs":
+            infos[key] = _store_object(present, mask, row, value, num_envs)
+        elif isinstance(value, dict) and (present is None or isinstance(present, dict)):
+            nested = {} if present is None else present
+            add_info(nested, value, row, num_envs)
+            infos[key] = nested
+        elif isinstance(value, dict) or isinstance(present, dict):
+            infos[key] = _store_object(present, mask, row, value, num_envs)
+        else:
+            infos[key] = _store(present, mask, row, value, num_envs)
+        mask[row] = True
+        infos[f"_{key}"] = mask
+
+
+def _store(array: Array | None, mask: Array, row: int, value: Any, num_envs: int) -> Array:
+    dtype, shape = natural_dtype(value)
+    if array is None:
+        if dtype is _OBJECT:
+            return _store_object(None, mask, row, value, num_envs)
+        array = np.zeros((num_envs, *shape), dtype)
+    elif array.dtype == _OBJECT and array.ndim == 1:
+        return _store_object(array, mask, row, value, num_envs)
+    elif dtype is _OBJECT or shape != array.shape[1:]:
+        return _store_object(array, mask, row, value, num_envs)
+    elif dtype != array.dtype:
+        try:
+            array = array.astype(np.promote_types(dtype, array.dtype), copy=False)
+        except TypeError:
+            return _store_object(array, mask, row, value, num_envs)
+    try:
+        array[row] = value
+    except OverflowError:  # an int beyond 64 bits
+        return _store_object(array, mask, row, value, num_envs)
+    return array
+
+
+def _store_object(present: Any, mask: Array, row: int, value: Any, num_envs: int) -> Array:
+    """Store a value in an object array; what was gathered in another form before is taken over row by row."""
+    if isinstance(present, np.ndarray) and present.dtype == _OBJECT and present.ndim == 1:
+        array = present
+    else:
+        array = np.full(num_envs, None, _OBJECT)
+        for other in np.flatnonzero(mask):
+            array[other] = info_of_row(present, int(other))
+    array[row] = value
+    return array
+
+
+def info_of_row(batch: Any, row: int) -> Any:
+    """One env's value back out of a batched info value (a nest of dicts with masks, or an array)."""
+    if isinstance(batch, dict):
+        return {
+            key: info_of_row(value, row)
+            for key, value in batch.items()
+            if f"_{key}" in batch and bool(batch[f"_{key}"][row])
+        }
+    value = batch[row]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def add_column(infos: Infos, key: str, values: Array, mask: Array) -> None:
+    """Add a whole column to the infos of the batch, in place.
+
+    Args:
+        infos: infos so far.
+        key: the info key.
+        values: `[num_envs, ...]`; rows outside the mask are ignored. Not kept: what is stored is a copy.
+        mask: `[num_envs]` bool; no effect where it is all False.
+    """
+    count = np.count_nonzero(mask)
+    if not count:
+        return
+    if key not in infos:
+        values = values.copy()
+        if count < len(mask):
+            values[~mask] = 0
+        infos[key] = values
+        infos[f"_{key}"] = mask.copy()
+        return
+    for row in np.flatnonzero(mask):
+        value = values[row]
+        add_info(infos, {key: value if value.ndim else value[()]}, int(row), len(mask))
+
+
+class InfoBatch:
+    """Gathers infos of envs in the caller's own process.
+
+    Args:
+        num_envs: number of rows.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self.infos: Infos = {}
+
+    def record(self, row: int, info: dict[str, Any]) -> None:
+        """Take one env's info."""
+        add_info(self.infos, info, row, self._num_envs)
+
+    def take(self) -> Infos:
+        """Hand the infos out and begin anew."""
+        infos, self.infos = self.infos, {}
+        return infos
+
+
+class InfoColumns:
+    """Gathers infos in a worker: known fields into columns of the shared block, the rest for the pipe.
+
+    A number, bool or fixed-shape array that is seen for the first time is announced; as soon as the caller has
+    answered with a column, the field costs two stores a step and no message.
+
+    Attributes:
+        announcements: signatures seen for the first time since `begin`.
+        odd: infos by row that have no column (yet).
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[Signature, tuple[Array, Array]] = {}
+        self._scalar_columns: dict[tuple[str, type], tuple[Array, Array]] = {}
+        self._masks: list[Array] = []
+        self._announced: set[Signature] = set()
+        self.announcements: list[Signature] = []
+        self.odd: dict[int, dict[str, Any]] = {}
+
+    def add_column(self, signature: Signature, values: Array, mask: Array) -> None:
+        """Use a column from now on.
+
+        Args:
+            signature: what the column holds.
+            values: `[rows, ...]` of the worker's slice.
+            mask: `[rows]` bool.
+        """
+        self._columns[signature] = (values, mask)
+        self._masks.append(mask)
+        for kind, code in _SCALAR_CODES.items():
+            if signature[1:] == (code, ()):
+                self._scalar_columns[(signature[0], kind)] = (values, mask)
+
+    def begin(self) -> None:
+        """Forget the last step."""
+        for mask in self._masks:
+            mask.fill(False)
+        self.announcements = []
+        self.odd = {}
+
+    def record(self, row: int, info: dict[str, Any]) -> None:
+        """Take one env's info."""
+        for key, value in info.items():
+            column = self._scalar_columns.get((key, type(value)))
+            signature = None
+            if column is None or type(value) is int:
+                signature = signature_of(key, value)
+                column = self._columns.get(signature) if signature is not None else None
+            if column is not None and not column[1][row]:
+                column[0][row] = value
+                column[1][row] = True
+                continue
+            if signature is not None and signature not in self._announced:
+                self._announced.add(signature)
+                self.announcements.append(signature)
+            self.odd.setdefault(row, {})[key] = value
+
+
+_SCALAR_CODES: dict[type, str] = {bool: "|b1", int: "<i8", float: "<f8"}
+_INT64_LIMIT = 2**63
+
+
+def signature_of(key: Any, value: Any) -> Signature | None:
+    """What column a value belongs to; None: it cannot have one."""
+    kind = type(value)
+    code = _SCALAR_CODES.get(kind)
+    if code is not None:
+        if kind is int and not -_INT64_LIMIT <= value < _INT64_LIMIT:
+            return None
+        return (key, code, ()) if type(key) is str else None
+    if type(key) is not str or not isinstance(value, (np.ndarray, np.number)):
+        return None
+    dtype = value.dtype
+    if dtype.kind not in "biufc" or dtype.byteorder == ">" or value.size > 4096:
+        return None
+    return (key, dtype.str, value.shape)

@@ -1,0 +1,55 @@
+"""Wake-ups between two processes: eventfds on Linux, socket pairs elsewhere."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+
+def use_eventfd() -> bool:
+    """Whether this platform has eventfds and the portable path was not asked for."""
+    return sys.platform == "linux" and not os.environ.get("VECENV_PORTABLE")
+
+
+class Signal:
+    """A wake-up that one side sends and the other polls for; many sends may arrive as one.
+
+    Args:
+        read_fd: descriptor that turns readable.
+        write_fd: descriptor to write to; the same as `read_fd` for an eventfd.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+
+    @classmethod
+    def create(cls) -> Signal:
+        """A new signal, not inherited by programs that are started, never blocking."""
+        if use_eventfd():
+            descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            return cls(descriptor, descriptor)
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        return cls(reader.detach(), writer.detach())
+
+    def send(self) -> None:
+        """Wake the other side. Never blocks: a full pipe already means that it is awake."""
+        try:
+            os.write(self.write_fd, b"\1\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            pass
+
+    def clear(self) -> None:
+        """Take back all wake-ups sent so far."""
+        try:
+            os.read(self.read_fd, 512)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Close both descriptors."""
+        for descriptor in {self.read_fd, self.write_fd}:
+            os.close(descriptor)

@@ -1,0 +1,141 @@
+"""Fixed layouts of spaces: which arrays hold a batch, how one env's value gets into its row, how rows come out.
+
+A space has a fixed layout when every value of it is a nest of arrays whose shapes and dtypes the space alone tells:
+Box, Discrete, MultiDiscrete, MultiBinary and Dict/Tuple of these. Batches are then nests of arrays with the structure
+that Gymnasium's own batched spaces have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+Array = npt.NDArray[Any]
+#: Makes the array of one leaf: `(name, shape of one value, dtype) -> array`, batch axes first.
+Allocate = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
+
+
+def has_fixed_layout(space: Space[Any]) -> bool:
+    """Whether every value of the space is a nest of arrays of shapes and dtypes known ahead."""
+    if isinstance(space, Dict):
+        return all(has_fixed_layout(part) for part in space.spaces.values())
+    if isinstance(space, Tuple):
+        return all(has_fixed_layout(part) for part in space.spaces)
+    return isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary))
+
+
+@singledispatch
+def allocate_batch(space: Space[Any], allocate: Allocate, name: str = "") -> Any:
+    """A nest of arrays with the structure of the space, each made by `allocate`.
+
+    Args:
+        space: a space with a fixed layout.
+        allocate: called once per leaf with a name unique in the nest, the shape of one value and its dtype.
+        name: name of this part, for `allocate`.
+
+    Raises:
+        TypeError: the space has no fixed layout.
+    """
+    raise TypeError(f"{space} has no fixed layout")
+
+
+@allocate_batch.register(Box)
+@allocate_batch.register(Discrete)
+@allocate_batch.register(MultiDiscrete)
+@allocate_batch.register(MultiBinary)
+def _(space: Space[Any], allocate: Allocate, name: str = "") -> Array:
+    return allocate(name, tuple(space.shape or ()), np.dtype(space.dtype))
+
+
+@allocate_batch.register(Dict)
+def _(space: Dict, allocate: Allocate, name: str = "") -> dict[str, Any]:
+    return {key: allocate_batch(part, allocate, f"{name}.{key}") for key, part in space.spaces.items()}
+
+
+@allocate_batch.register(Tuple)
+def _(space: Tuple, allocate: Allocate, name: str = "") -> tuple[Any, ...]:
+    return tuple(allocate_batch(part, allocate, f"{name}.{i}") for i, part in enumerate(space.spaces))
+
+
+def map_arrays(batch: Any, function: Callable[[Array], Array]) -> Any:
+    """Apply a function to every array of a nest and keep the structure."""
+    if isinstance(batch, dict):
+        return {key: map_arrays(part, function) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(map_arrays(part, function) for part in batch)
+    return function(batch)
+
+
+def copy_arrays(target: Any, source: Any) -> None:
+    """Copy every array of a nest into the same place of another nest of the same structure."""
+    if isinstance(target, dict):
+        for key, part in target.items():
+            copy_arrays(part, source[key])
+    elif isinstance(target, tuple):
+        for part, value in zip(target, source, strict=True):
+            copy_arrays(part, value)
+    else:
+        target[...] = source
+
+
+def row_of(batch: Any, row: int) -> Any:
+    """One env's value out of a batch, as copies; scalars come as NumPy scalars."""
+    if isinstance(batch, dict):
+        return {key: row_of(part, row) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(row_of(part, row) for part in batch)
+    value = batch[row]
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def write_value(space: Space[Any], batch: Any, row: int, value: Any) -> None:
+    """Write one env's value into its row of a batch.
+
+    Args:
+        space: single space with a fixed layout.
+        batch: nest of arrays made by `allocate_batch`, first axis rows.
+        row: index in the batch.
+        value: what the env returned; Dict values are addressed by the keys of the space, whatever their order.
+
+    Raises:
+        ValueError: the value has another shape or other keys than the space; the message names them.
+        TypeError: the value is of another kind than the space.
+    """
+    if isinstance(space, Dict):
+        if not isinstance(value, dict):
+            raise TypeError(f"expected a dict with the keys {list(space.spaces)}, got {type(value).__name__}")
+        if len(value) != len(space.spaces) or any(key not in value for key in space.spaces):
+            missing = [key for key in space.spaces if key not in value]
+            unknown = [key for key in value if key not in space.spaces]
+            raise ValueError(f"keys differ from the space's: missing {missing}, unknown {unknown}")
+        for key, part in space.spaces.items():
+            write_value(part, batch[key], row, value[key])
+    elif isinstance(space, Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
+            raise ValueError(f"expected a tuple of {len(space.spaces)} values, got {value!r}")
+        for part, target, item in zip(space.spaces, batch, value, strict=True):
+            write_value(part, target, row, item)
+    else:
+        write_array(batch, row, value)
+
+
+def write_array(batch: Array, row: int, value: Any) -> None:
+    """Write a value into a row of one array; unlike plain assignment nothing is broadcast.
+
+    Raises:
+        ValueError: the value has another shape than the row.
+        TypeError: its dtype is of another kind (float into int, say).
+    """
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.shape != batch.shape[1:]:
+        raise ValueError(f"expected shape {batch.shape[1:]}, got {array.shape}")
+    if array.dtype != batch.dtype and not np.can_cast(array.dtype, batch.dtype, "same_kind"):
+        if not (array.dtype.kind == "i" and batch.dtype.kind == "u"):
+            raise TypeError(f"expected dtype {batch.dtype}, got {array.dtype}")
+    batch[row] = array

@@ -1,0 +1,48 @@
+"""Episode statistics: returns of unclipped rewards and lengths in steps, over whole games."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class EpisodeStatistics:
+    """A snapshot of what the vector env counts for every environment; the arrays are the caller's own copies.
+
+    Attributes:
+        returns: `[num_envs] float64` sum of unclipped rewards of the running episode.
+        lengths: `[num_envs] int64` steps of the running episode.
+        episode_counts: `[num_envs] int64` episodes ended since construction.
+        last_returns: `[num_envs] float64` return of the last ended episode, NaN before the first.
+        last_lengths: `[num_envs] int64` its length in steps, 0 before the first.
+        last_seconds: `[num_envs] float64` its duration in seconds, NaN before the first.
+    """
+
+    returns: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int64]
+    episode_counts: npt.NDArray[np.int64]
+    last_returns: npt.NDArray[np.float64]
+    last_lengths: npt.NDArray[np.int64]
+    last_seconds: npt.NDArray[np.float64]
+
+
+def add_episode_infos(infos: dict[str, Any], ended: npt.NDArray[np.bool_], last: EpisodeStatistics) -> None:
+    """Write ``infos["episode"]`` and its mask for the rows whose episode ended, as Gymnasium's recorder does.
+
+    Args:
+        infos: infos of the step, changed in place. Rows where an env reported `episode` itself are left alone.
+        ended: `[num_envs]` bool.
+        last: statistics after the step.
+    """
+    if "episode" in infos or not ended.any():
+        return
+    infos["episode"] = {
+        "r": np.where(ended, last.last_returns, 0.0),
+        "l": np.where(ended, last.last_lengths, 0),
+        "t": np.where(ended, last.last_seconds, 0.0),
+    }
+    infos["_episode"] = ended.copy()
