@@ -155,7 +155,7 @@ def _gymnasium(
 def _ale(settings: Settings) -> VectorContestant:
     from ale_py.vector_env import AtariVectorEnv
 
-    envs = AtariVectorEnv(settings.rom, settings.num_envs, num_threads=settings.num_workers)
+    envs = AtariVectorEnv(settings.rom or "", settings.num_envs, num_threads=settings.num_workers)
     return VectorContestant("ale-py AtariVectorEnv", envs, settings)
 
 
@@ -195,7 +195,7 @@ class _StableBaselinesFactory:
         cv2.setNumThreads(1)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         env = ale_py.AtariEnv(game=self._rom, frameskip=1, repeat_action_probability=0.0)
-        return AtariWrapper(env, terminal_on_life_loss=False)  # type: ignore[no-any-return]
+        return AtariWrapper(env, terminal_on_life_loss=False)
 
 
 def _stable_baselines(settings: Settings) -> VectorContestant:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from vecenv.doctor import backend_statuses, describe_machine, package_versions, usable_cores
+from vecenv.cores import usable_cores
+from vecenv.doctor import backend_statuses, describe_machine, package_versions
 
 from .contestants import Settings
 from .report import print_rates

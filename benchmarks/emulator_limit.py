@@ -49,7 +49,8 @@ class EmulatorLimit:
         """
         for pipe in self._pipes:
             pipe.send(seconds)
-        return sum(pipe.recv() for pipe in self._pipes) / FRAME_SKIP
+        frames_per_second: list[float] = [pipe.recv() for pipe in self._pipes]
+        return sum(frames_per_second) / FRAME_SKIP
 
     def close(self) -> None:
         """End the processes."""
@@ -70,7 +71,10 @@ def _serve(pipe: Connection, rom: str, seed: int) -> None:
     emulator = ALEInterface()
     emulator.setInt("random_seed", seed)
     emulator.setFloat("repeat_action_probability", 0.0)
-    emulator.loadROM(roms.get_rom_path(rom))
+    path = roms.get_rom_path(rom)
+    if path is None:
+        raise ValueError(f"ale-py has no game {rom!r}")
+    emulator.loadROM(path)
     actions = emulator.getMinimalActionSet()
     play = _Player(
         emulator, [actions[choice] for choice in np.random.default_rng(seed).integers(len(actions), size=4096)]

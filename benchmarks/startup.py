@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vecenv.doctor import describe_machine, usable_cores
+from vecenv.cores import usable_cores
+from vecenv.doctor import describe_machine
 
 from .report import default_path, write_json
 

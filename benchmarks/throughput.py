@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vecenv.doctor import describe_machine, usable_cores
+from vecenv.cores import usable_cores
+from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
 
 from .contestants import PEERS, Settings

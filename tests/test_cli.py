@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -160,28 +159,3 @@ def test_doctor_says_how_to_install_what_is_missing(
     monkeypatch.setitem(doctor.OPTIONAL_PACKAGES, "nothing", doctor.OptionalPackage("no-such-distribution", "atari"))
     cli.main(["doctor"])
     assert "not installed; run: pip install 'vecenv[atari]'" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu.max": "no number\n"}, None),
-        ({}, None),
-    ],
-)
-def test_cgroup_quota(files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert doctor.cgroup_cpu_quota(tmp_path) == quota
-
-
-def test_usable_cores_follow_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "cgroup_cpu_quota", lambda: 0.5)
-    assert doctor.usable_cores() == 1
-    monkeypatch.setattr(doctor, "cgroup_cpu_quota", lambda: 1e9)
-    assert doctor.usable_cores() >= 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import sys
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+
+from .cores import usable_cores
 
 
 @dataclass(frozen=True)
@@ -58,55 +59,6 @@ class BackendStatus:
     name: str
     available: bool
     note: str
-
-
-def usable_cores() -> int:
-    """Cores that this process may keep busy: its CPU affinity, or its cgroup's quota where that is less (>= 1)."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    quota = cgroup_cpu_quota()
-    return affinity if quota is None else max(1, min(affinity, math.floor(quota)))
-
-
-def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPU quota of this process's control group in cores, None where there is none.
-
-    Args:
-        root: where the control groups are mounted.
-    """
-    quotas = [_read_quota(folder) for folder in _cgroup_folders(root)]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _cgroup_folders(root: Path) -> list[Path]:
-    """The group of this process and the groups around it: the tightest of their quotas holds."""
-    own = [""]
-    try:
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers == "" or "cpu" in controllers.split(","):
-                own.append(path.strip("/"))
-    except (OSError, ValueError):
-        pass
-    folders: list[Path] = []
-    for mount in (root, root / "cpu", root / "cpu,cpuacct"):
-        for path in own:
-            folders += [mount / path, *(parent for parent in (mount / path).parents if mount in parent.parents)]
-    return folders
-
-
-def _read_quota(folder: Path) -> float | None:
-    """Quota of one group in cores (version 2: ``cpu.max``, version 1: ``cpu.cfs_*``), None where none is set."""
-    try:
-        if (folder / "cpu.max").exists():
-            quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-            period = (folder / "cpu.cfs_period_us").read_text().strip()
-        if quota == "max" or int(quota) <= 0 or int(period) <= 0:
-            return None
-        return int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def machine_facts() -> dict[str, str | int | float | None]:
