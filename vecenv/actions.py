@@ -103,10 +103,9 @@ def _check_range(space: Space[Any], array: Array, ignored: npt.NDArray[np.bool_]
     count: Any
     if isinstance(space, spaces.Discrete):
         low, count = space.start, space.n
-        if array.dtype == np.int64:
-            # one comparison finds both ends: what lies below wraps around to huge
-            if ((array - low if low else array).view(np.uint64) < count).all():
-                return
+        # one comparison finds both ends: what lies below wraps around to huge
+        if array.dtype == np.int64 and ((array - low if low else array).view(np.uint64) < count).all():
+            return
     elif isinstance(space, spaces.MultiDiscrete):
         low, count = space.start, space.nvec
     else:

@@ -48,7 +48,7 @@ def true_next_obs(observations: Any, infos: dict[str, Any], autoreset_mode: str 
         return observations
     result = copy.deepcopy(observations)
     final = infos["final_obs"]
-    for row in np.flatnonzero(mask):
+    for row in np.flatnonzero(mask).tolist():
         result = _with_row(result, row, _row_of(final, row))
     return result
 

@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +21,9 @@ from vecenv.batch import BatchArrays
 from vecenv.infos import Infos
 from vecenv.spaces import has_fixed_layout, map_arrays, row_of
 from vecenv.statistics import EpisodeStatistics, add_episode_infos
+
+if TYPE_CHECKING:
+    from vecenv.preprocess.config import AtariConfig
 
 Array = npt.NDArray[Any]
 StepResult = tuple[Any, Array, Array, Array, Infos]
@@ -96,8 +99,10 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         slot: index in `observation_slots` of the observations returned last; every `reset` and `step` moves on by one.
         autoreset_mode: what happens when an episode ends.
         settings: as given at construction.
+        config: the resolved Atari settings, None for other envs.
     """
 
+    config: AtariConfig | None = None
     settings: VectorSettings
     autoreset_mode: AutoresetMode
     slot: int
@@ -197,8 +202,8 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         """The newest observations as views of the ring, `[num_envs, ...]`."""
         return map_arrays(self._arrays.observations, lambda array: array[self.slot])
 
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def np_random_seed(self) -> tuple[int, ...]:
         """The seeds of the envs' generators."""
         return self.get_attr("np_random_seed")
 
@@ -206,8 +211,8 @@ class VecEnv(VectorEnv[Any, Any, Any]):
     def np_random_seed(self, value: Any) -> None:
         raise AttributeError("np_random_seed cannot be set; seed through reset(seed=...)")
 
-    @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def np_random(self) -> tuple[np.random.Generator, ...]:
         """The envs' generators (copies where the envs live in other processes)."""
         return self.get_attr("np_random")
 
@@ -215,7 +220,7 @@ class VecEnv(VectorEnv[Any, Any, Any]):
     def np_random(self, value: Any) -> None:
         raise AttributeError("np_random cannot be set; seed through reset(seed=...)")
 
-    def render(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[Any, ...] | None:
         """The frames of all envs."""
         return self.call("render")
 

@@ -6,6 +6,7 @@ over its share.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import time
@@ -74,10 +75,8 @@ def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: 
         except ENV_EXCEPTIONS as exception:
             failure = env_failure(index, exception)
             for env in envs:
-                try:
+                with contextlib.suppress(*ENV_EXCEPTIONS):
                     env.close()
-                except ENV_EXCEPTIONS:
-                    pass
             raise SliceFailed([failure]) from exception
     return envs
 
@@ -195,8 +194,8 @@ class EnvSlice:
                 rewards[row], terminations[row], truncations[row] = reward, terminated, truncated
                 done = bool(terminated or truncated)
                 if self._counts_games[row]:
-                    raw_rewards[row] = env.unwrapped.unclipped_reward
-                    over = bool(env.unwrapped.game_over or truncated)
+                    raw_rewards[row] = env.unwrapped.unclipped_reward  # type: ignore[attr-defined]
+                    over = bool(env.unwrapped.game_over or truncated)  # type: ignore[attr-defined]
                 else:
                     over = done
                     if self._reports_raw_rewards:

@@ -147,7 +147,7 @@ def _instance_of_both(original: BaseException | None) -> EnvError:
     if original is None or isinstance(original, EnvError):
         return EnvError()
     try:
-        both = type("EnvError", (EnvError, type(original)), {"__module__": __name__})
+        both: Any = type("EnvError", (EnvError, type(original)), {"__module__": __name__})
         error: EnvError = both.__new__(both)
         error.__dict__.update(original.__dict__)
     except Exception:  # a class that refuses bases, arguments or attributes is the user's; the plain error serves

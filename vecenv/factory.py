@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import copy as copying
 import functools
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from vecenv.base import VecEnv, check_positive_int
-from vecenv.errors import UnknownSetting
+from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.subproc_backend import SubprocVecEnv
 from vecenv.sync_backend import SyncVecEnv
 
@@ -83,7 +84,7 @@ def make_vec(
     backend = _chosen_backend(backend, num_envs, num_workers)
     options = _checked_options(backend, backend_options or {})
     env_fn, config, preload = _env_function(env_id, preprocess, tuple(wrappers), env_kwargs)
-    settings = {
+    settings: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "copy": copy,
         "slots": slots,
@@ -96,8 +97,7 @@ def make_vec(
     else:
         envs = SubprocVecEnv([env_fn] * num_envs, num_workers=num_workers, preload=preload, **options, **settings)
     envs.spec = _vector_spec(env_id, num_envs, env_kwargs)
-    if config is not None:
-        envs.config = config  # type: ignore[attr-defined]
+    envs.config = config
     return envs
 
 
@@ -133,7 +133,8 @@ def _env_function(
         if preprocess != "none" and atari.find_game(env_id) is not None:
             render_mode = env_kwargs.pop("render_mode", None)
             config = atari.resolve_config(env_id, preprocess, **env_kwargs)
-            atari.require_ale()
+            if importlib.util.find_spec("ale_py") is None:
+                raise MissingExtra("ale-py", "atari")
             function = functools.partial(atari.make_atari_env, env_id, config, render_mode=render_mode)
             return _wrapped(function, wrappers), config, atari.preload_modules
     if preprocess is not None and preprocess != "none":
@@ -157,13 +158,13 @@ def _resolved_spec(env_id: str | EnvSpec) -> EnvSpec:
         if ":" in env_id:
             module, _, env_id = env_id.partition(":")
             __import__(module)
-        return copy.deepcopy(gym.spec(env_id))
+        return copying.deepcopy(gym.spec(env_id))
     except (gym.error.Error, ImportError) as error:
         raise UnknownSetting(f"env id {env_id!r} does not exist: {error}") from error
 
 
 def _make_registered(spec: EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
-    return gym.make(copy.deepcopy(spec), **env_kwargs)
+    return gym.make(copying.deepcopy(spec), **env_kwargs)
 
 
 def _wrapped(env_fn: EnvFn, wrappers: tuple[Callable[[Any], Any], ...]) -> EnvFn:
@@ -188,6 +189,6 @@ def _vector_spec(env_id: Any, num_envs: int, env_kwargs: dict[str, Any]) -> EnvS
         env_id = gym.spec(env_id.rpartition(":")[2])
     if not isinstance(env_id, EnvSpec):
         return None
-    spec = copy.deepcopy(env_id)
+    spec = copying.deepcopy(env_id)
     spec.kwargs = {**spec.kwargs, **env_kwargs, "num_envs": num_envs}
     return spec

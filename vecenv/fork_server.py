@@ -7,6 +7,7 @@ This one is started with `sys.path` in place, thread variables in its environmen
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -151,7 +152,7 @@ class ForkServer:
         return pickle.loads(_read_exactly(self._socket, _LENGTH.unpack(_read_exactly(self._socket, _LENGTH.size))[0]))
 
     def _leave_to_parent(self) -> None:
-        """In a fork of the user's process: the server is the parent's; the lock may be held by a thread that is not here."""
+        """In a fork of the user's process: the server is the parent's, the lock may be held by a thread not copied."""
         self._lock = threading.Lock()
         self._forget()
 
@@ -217,6 +218,7 @@ def serve(control_fd: int) -> None:
             request = pickle.loads(_read_exactly(control, _LENGTH.unpack(header)[0]))
         except (OSError, EOFError):
             break
+        reply: Any
         if request["word"] == "exit":
             reply = children.exit_code(request["pid"])
         else:
@@ -235,7 +237,7 @@ def _preload(modules: Sequence[str]) -> None:
             module = importlib.import_module(name)
             if hasattr(module, "warm_up"):
                 module.warm_up()
-        except Exception:  # noqa: S110 - the worker that needs the module reports its error in full
+        except Exception:  # the worker that needs the module reports its error in full
             pass
     gc.collect()
     gc.freeze()
@@ -275,10 +277,8 @@ def _run_worker(request: dict[str, Any], descriptors: list[int]) -> None:
         os.environ.update(request["environment"])
         sys.path[:] = request["path"]
         if request["folder"] is not None:
-            try:
+            with contextlib.suppress(OSError):
                 os.chdir(request["folder"])
-            except OSError:
-                pass
         from vecenv.worker import worker_main
 
         worker_main(descriptors[len(standard) :])
@@ -294,10 +294,8 @@ def _run_worker(request: dict[str, Any], descriptors: list[int]) -> None:
 def end_process(code: int) -> None:
     """Flush what was printed and end without running what the parent registered for its own exit."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):  # a closed or broken stream has nothing to lose
             stream.flush()
-        except Exception:  # noqa: S110 - a closed or broken stream has nothing to lose
-            pass
     os._exit(code)
 
 
@@ -358,7 +356,5 @@ class _Children:
             self._reap()
             time.sleep(0.01)
         for pid in self._running:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass

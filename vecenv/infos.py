@@ -72,9 +72,7 @@ def _store(array: Array | None, mask: Array, row: int, value: Any, num_envs: int
         if dtype is _OBJECT:
             return _store_object(None, mask, row, value, num_envs)
         array = np.zeros((num_envs, *shape), dtype)
-    elif array.dtype == _OBJECT and array.ndim == 1:
-        return _store_object(array, mask, row, value, num_envs)
-    elif dtype is _OBJECT or shape != array.shape[1:]:
+    elif dtype is _OBJECT or array.dtype == _OBJECT or shape != array.shape[1:]:
         return _store_object(array, mask, row, value, num_envs)
     elif dtype != array.dtype:
         try:

@@ -6,6 +6,7 @@ kernel closes the pipe. (A worker's parent is the fork server, so neither `getpp
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -46,9 +47,7 @@ def _end_if_already_closed(read_fd: int) -> None:
 
 
 def _wait_and_end(read_fd: int) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.read(read_fd, 1)
-    except OSError:
-        pass
     sys.stderr.flush()
     os._exit(1)

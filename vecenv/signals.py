@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -37,17 +38,13 @@ class Signal:
 
     def send(self) -> None:
         """Wake the other side. Never blocks: a full pipe already means that it is awake."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.write(self.write_fd, b"\1\0\0\0\0\0\0\0")
-        except BlockingIOError:
-            pass
 
     def clear(self) -> None:
         """Take back all wake-ups sent so far."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self.read_fd, 512)
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         """Close both descriptors."""

@@ -59,7 +59,7 @@ def _(space: Dict, allocate: Allocate, name: str = "") -> dict[str, Any]:
 
 
 @allocate_batch.register(Tuple)
-def _(space: Tuple, allocate: Allocate, name: str = "") -> tuple[Any, ...]:
+def _(space: Tuple[Any], allocate: Allocate, name: str = "") -> tuple[Any, ...]:
     return tuple(allocate_batch(part, allocate, f"{name}.{i}") for i, part in enumerate(space.spaces))
 
 
@@ -125,6 +125,10 @@ def write_value(space: Space[Any], batch: Any, row: int, value: Any) -> None:
         write_array(batch, row, value)
 
 
+def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    return np.can_cast(given, wanted, "same_kind") or (given.kind == "i" and wanted.kind == "u")
+
+
 def write_array(batch: Array, row: int, value: Any) -> None:
     """Write a value into a row of one array; unlike plain assignment nothing is broadcast.
 
@@ -135,7 +139,6 @@ def write_array(batch: Array, row: int, value: Any) -> None:
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.shape != batch.shape[1:]:
         raise ValueError(f"expected shape {batch.shape[1:]}, got {array.shape}")
-    if array.dtype != batch.dtype and not np.can_cast(array.dtype, batch.dtype, "same_kind"):
-        if not (array.dtype.kind == "i" and batch.dtype.kind == "u"):
-            raise TypeError(f"expected dtype {batch.dtype}, got {array.dtype}")
+    if array.dtype != batch.dtype and not _fits(array.dtype, batch.dtype):
+        raise TypeError(f"expected dtype {batch.dtype}, got {array.dtype}")
     batch[row] = array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -316,6 +317,7 @@ class SubprocVecEnv(VecEnv):
         Args:
             timeout: seconds that envs may take to close; None: 10.
             terminate: end the workers at once, without closing the envs.
+            kwargs: accepted and ignored, as Gymnasium does.
         """
         self._finalizer.detach()
         self._state = AsyncState.DEFAULT
@@ -325,7 +327,7 @@ class SubprocVecEnv(VecEnv):
 def slice_bounds(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
     """Contiguous slices `[first, stop)` whose sizes differ by at most one."""
     bounds = [num_envs * worker // num_workers for worker in range(num_workers + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))
 
 
 def worker_configs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -222,17 +223,13 @@ class WorkerGroup:
         """Let the workers close their envs; one that does not even read its message is not waited for as long."""
         message = dumps(("close",) if self._control is not None else None)
         for channel in self._channels:
-            try:
+            with contextlib.suppress(OSError):
                 channel.send_now(message)
-            except OSError:
-                pass
         start = time.monotonic()
         while time.monotonic() - start < timeout:
             for channel in self._channels:
-                try:
+                with contextlib.suppress(EOFError, OSError):
                     channel.read_available()  # an answer still under way must not block a worker
-                except (EOFError, OSError):
-                    pass
             running = [worker for worker, process in enumerate(self.processes) if process.is_alive()]
             if not running:
                 return
