@@ -1,0 +1,349 @@
+"""Numba kernels of the Atari pipeline: palette, max-pool, area resize and frame stack in one call.
+
+All kernels that call each other live in this file, because Numba's cache on disk notices a change in the file of the
+function it stores but not in other files. Importing this module compiles (or loads from the cache); import it only
+where a kernel is about to run. No kernel touches Python objects, so all of them release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+_BYTES_1D = types.Array(types.uint8, 1, "C")
+_BYTES_2D = types.Array(types.uint8, 2, "C")
+_BYTES_3D = types.Array(types.uint8, 3, "C")
+_PAIRS = types.Array(types.uint16, 1, "C", readonly=True)
+_STARTS = types.Array(types.int64, 1, "C", readonly=True)
+_UNITS = types.Array(types.int32, 2, "C", readonly=True)
+_FLOATS = types.Array(types.float32, 2, "C", readonly=True)
+_ROW_UNITS = types.Array(types.int32, 1, "C", readonly=True)
+_PACKED = types.Array(types.uint64, 1, "C")
+_SUMS = types.Array(types.int32, 1, "C")
+_WEIGHTS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64)
+
+
+def _kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile with an explicit signature, cached on disk where any cache folder can be written."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError as error:
+            # Neither the source's folder, nor the user's, nor NUMBA_CACHE_DIR is writable.
+            if "cannot cache" not in str(error):
+                raise
+            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _BYTES_1D, types.boolean))
+def mark_changed_rows(latest: Any, previous: Any, changed: Any, refresh: bool) -> bool:
+    """Find the rows in which a screen differs from the one of the previous call, and remember the new ones.
+
+    Args:
+        latest: [F, H, W] uint8, screens of this call; W a multiple of 8.
+        previous: [F, H, W] uint8, screens of the previous call; becomes equal to `latest`.
+        changed: [H] uint8, set to 1 where a row changed in any of the F screens, else 0.
+        refresh: report every row as changed.
+
+    Returns:
+        Whether any row changed.
+    """
+    words = latest.view(np.uint64)
+    known = previous.view(np.uint64)
+    found = False
+    for row in range(latest.shape[1]):
+        difference = np.uint64(0)
+        for frame in range(latest.shape[0]):
+            for word in range(words.shape[2]):
+                difference |= words[frame, row, word] ^ known[frame, row, word]
+        if difference != 0 or refresh:
+            changed[row] = 1
+            found = True
+            for frame in range(latest.shape[0]):
+                for word in range(words.shape[2]):
+                    known[frame, row, word] = words[frame, row, word]
+        else:
+            changed[row] = 0
+    return found
+
+
+@_kernel(types.void(_BYTES_3D, _PAIRS, _BYTES_1D, _BYTES_2D))
+def pool_gray_rows(screens: Any, gray_pairs: Any, changed: Any, pooled: Any) -> None:
+    """Turn the changed rows of palette screens into gray and keep the brighter one per pixel.
+
+    Args:
+        screens: [2, H, W] uint8 palette values; W a multiple of 8.
+        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        changed: [H] uint8, 1 for the rows to compute.
+        pooled: [H, W] uint8, gray maximum of the two screens; other rows are left alone.
+    """
+    words = screens.view(np.uint64)
+    pairs = screens.view(np.uint16)
+    pooled_words = pooled.view(np.uint64)
+    pooled_pairs = pooled.view(np.uint16)
+    other = np.empty(screens.shape[2], np.uint8)
+    other_pairs = other.view(np.uint16)
+    for row in range(screens.shape[1]):
+        if changed[row] == 0:
+            continue
+        unlike_above = np.uint64(row == 0)
+        unlike_other = np.uint64(0)
+        above = max(row - 1, 0)
+        for word in range(words.shape[2]):
+            unlike_above |= words[0, row, word] ^ words[0, above, word]
+            unlike_above |= words[1, row, word] ^ words[1, above, word]
+            unlike_other |= words[0, row, word] ^ words[1, row, word]
+        if unlike_above == 0:
+            # Games draw most things two or more rows high. The row above is up to date: this call or an older one
+            # computed it from the same values.
+            for word in range(words.shape[2]):
+                pooled_words[row, word] = pooled_words[above, word]
+            continue
+        for pair in range(pairs.shape[2]):
+            pooled_pairs[row, pair] = gray_pairs[pairs[0, row, pair]]
+        if unlike_other == 0:
+            continue
+        for pair in range(pairs.shape[2]):
+            other_pairs[pair] = gray_pairs[pairs[1, row, pair]]
+        for column in range(other.size):
+            if other[column] > pooled[row, column]:
+                pooled[row, column] = other[column]
+
+
+@_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, *_WEIGHTS))
+def resize_pixel_in_floats(
+    image: Any,
+    y: int,
+    x: int,
+    row_starts: Any,
+    row_units: Any,
+    row_floats: Any,
+    column_starts: Any,
+    column_units: Any,
+    column_floats: Any,
+    total: int,
+) -> int:
+    """One output pixel as OpenCV sums it: float32, along the row first, then down; exact halves to the even number."""
+    result = np.float32(0)
+    for row_tap in range(row_floats.shape[1]):
+        along = np.float32(0)
+        for tap in range(column_floats.shape[1]):
+            value = np.float32(image[row_starts[y] + row_tap, column_starts[x] + tap])
+            along += value * column_floats[x, tap]
+        result += along * row_floats[y, row_tap]
+    return np.uint8(np.rint(result))
+
+
+@_kernel(types.boolean(_PACKED, types.uint64, types.int64, _SUMS, _BYTES_1D))
+def round_sums(packed: Any, shift: int, total: int, sums: Any, out: Any) -> bool:
+    """Divide one lane of packed sums by their weight and round.
+
+    Args:
+        packed: [w] uint64, see `resize_area_rows`.
+        shift: lowest bit of the lane.
+        total: weight of an output pixel.
+        sums: [w] int32, receives the sums of the lane.
+        out: [w] uint8, receives the quotients.
+
+    Returns:
+        Whether a quotient lies so near a half that OpenCV's float32 sum may round to the other side.
+    """
+    mask = np.uint32(0xFFFF) if total * 255 < 65536 else np.uint32(0xFFFFFFFF)
+    inverse = np.float32(1.0 / total)
+    weight = np.int32(total)
+    near_half = np.int32(total - total // 500)
+    doubtful = np.int32(0)
+    for x in range(out.size):
+        sums[x] = np.int32(np.uint32(packed[x] >> shift) & mask)
+    for x in range(out.size):
+        quotient = np.int32(np.float32(sums[x]) * inverse + np.float32(0.5))
+        out[x] = np.uint8(quotient)
+        rest = np.int32(np.int32(2) * np.int32(sums[x] - np.int32(quotient * weight)))
+        doubtful |= np.int32((rest >= near_half) | (rest <= -near_half))
+    return doubtful != 0
+
+
+@_kernel(types.void(_BYTES_2D, types.int64, _ROW_UNITS, types.uint64, _PACKED))
+def add_weighted_rows(image: Any, start: int, units: Any, shift: int, down: Any) -> None:
+    """Add the weighted sum of neighbouring rows to one lane of `down`.
+
+    Args:
+        image: [H, W] uint8.
+        start: first of the rows.
+        units: [K] int32 weights, K >= 3.
+        shift: lowest bit of the lane.
+        down: [W] uint64 packed sums.
+    """
+    unit_0, unit_1, unit_2 = np.uint32(units[0]), np.uint32(units[1]), np.uint32(units[2])
+    line_0, line_1, line_2 = image[start], image[start + 1], image[start + 2]
+    # Three rows at once is what nearly every game needs, and twice as fast as a loop over the rows.
+    for column in range(down.size):
+        upper = np.uint32(unit_0 * np.uint32(line_0[column]) + unit_1 * np.uint32(line_1[column]))
+        down[column] += np.uint64(np.uint32(upper + unit_2 * np.uint32(line_2[column]))) << shift
+    for tap in range(3, units.size):
+        unit = np.uint64(units[tap]) << shift
+        line = image[start + tap]
+        if unit != 0:
+            for column in range(down.size):
+                down[column] += unit * np.uint64(line[column])
+
+
+@_kernel(types.void(_BYTES_2D, _BYTES_1D, *_WEIGHTS, _BYTES_2D))
+def resize_area_rows(
+    image: Any,
+    changed: Any,
+    row_starts: Any,
+    row_units: Any,
+    row_floats: Any,
+    column_starts: Any,
+    column_units: Any,
+    column_floats: Any,
+    total: int,
+    out: Any,
+) -> None:
+    """Shrink an image by area, recomputing the output rows that a changed source row reaches.
+
+    The sum of whole numbers is exact. It differs from OpenCV's float32 sum only where the result is a half (for large
+    weights: nearly a half); those pixels are summed again in floats. The sums of four output rows (two where sums
+    exceed 16 bits) travel in the lanes of one 64-bit number, so that one multiplication serves all of them.
+
+    Args:
+        image: [H, W] uint8.
+        changed: [H] uint8, 1 for source rows that changed since `out` was computed.
+        row_starts: see `vecenv.preprocess.area_weights.AreaWeights`, as all weights.
+        row_units: see there.
+        row_floats: see there.
+        column_starts: see there.
+        column_units: see there.
+        column_floats: see there.
+        total: see there.
+        out: [h, w] uint8.
+    """
+    width = image.shape[1]
+    height_out, width_out = out.shape
+    lanes = 4 if total * 255 < 65536 else 2
+    lane_bits = np.uint64(64 // lanes)
+    down = np.empty(width, np.uint64)
+    packed = np.empty(width_out, np.uint64)
+    sums = np.empty(width_out, np.int32)
+    near_half = total - total // 500
+    for first in range(0, height_out, lanes):
+        end = min(height_out, first + lanes)
+        touched = np.uint8(0)
+        for row in range(row_starts[first], row_starts[end - 1] + row_units.shape[1]):
+            touched |= changed[row]
+        if touched == 0:
+            continue
+        down[:] = 0
+        for y in range(first, end):
+            add_weighted_rows(image, row_starts[y], row_units[y], np.uint64(y - first) * lane_bits, down)
+        for x in range(width_out):
+            start = np.uint64(column_starts[x])
+            along = np.uint64(column_units[x, 0]) * down[start]
+            along += np.uint64(column_units[x, 1]) * down[start + np.uint64(1)]
+            along += np.uint64(column_units[x, 2]) * down[start + np.uint64(2)]
+            for tap in range(3, column_units.shape[1]):
+                along += np.uint64(column_units[x, tap]) * down[start + np.uint64(tap)]
+            packed[x] = along
+        for y in range(first, end):
+            if round_sums(packed, np.uint64(y - first) * lane_bits, total, sums, out[y]):
+                for x in range(width_out):
+                    if abs(2 * (sums[x] - np.int64(out[y, x]) * total)) >= near_half:
+                        out[y, x] = resize_pixel_in_floats(
+                            image,
+                            y,
+                            x,
+                            row_starts,
+                            row_units,
+                            row_floats,
+                            column_starts,
+                            column_units,
+                            column_floats,
+                            total,
+                        )
+
+
+@_kernel(types.void(_BYTES_3D, types.int64, _BYTES_3D))
+def store_stack(frames: Any, newest: int, out: Any) -> None:
+    """Put the newest frame into the ring and write the ring out in order.
+
+    Args:
+        frames: [S + 1, h, w] uint8, a ring of S frames, then the newest frame.
+        newest: index in the ring that the newest frame takes.
+        out: [S, h, w] uint8, the ring from the oldest frame to the newest.
+    """
+    stack_size = out.shape[0]
+    size = out.shape[1] * out.shape[2]
+    # Plain loops over one-dimensional slices: LLVM turns these into wide copies, array assignment it does not.
+    source = frames.reshape(-1)
+    target = out.reshape(-1)
+    slot = source[newest * size : (newest + 1) * size]
+    frame = source[stack_size * size : (stack_size + 1) * size]
+    for pixel in range(size):
+        slot[pixel] = frame[pixel]
+    for index in range(stack_size):
+        begin = (newest + 1 + index) % stack_size * size
+        frame = source[begin : begin + size]
+        slot = target[index * size : (index + 1) * size]
+        for pixel in range(size):
+            slot[pixel] = frame[pixel]
+
+
+@_kernel(types.void(_BYTES_3D, _BYTES_3D, _PAIRS, *_WEIGHTS, _BYTES_3D, types.int64, types.boolean, _BYTES_3D))
+def observe_screens(
+    screens: Any,
+    memory: Any,
+    gray_pairs: Any,
+    row_starts: Any,
+    row_units: Any,
+    row_floats: Any,
+    column_starts: Any,
+    column_units: Any,
+    column_floats: Any,
+    total: int,
+    frames: Any,
+    newest: int,
+    refresh: bool,
+    out: Any,
+) -> None:
+    """Palette screens to a stacked observation.
+
+    Args:
+        screens: [2, H, W] uint8 palette values of the last two frames.
+        memory: [3, H, W] uint8, kept between calls: the two screens of the previous call and their gray maximum.
+        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        row_starts: see `vecenv.preprocess.area_weights.AreaWeights`, as all weights.
+        row_units: see there.
+        row_floats: see there.
+        column_starts: see there.
+        column_units: see there.
+        column_floats: see there.
+        total: see there.
+        frames: [S + 1, h, w] uint8, kept between calls: a ring of the last S frames, then a copy of the newest.
+        newest: index in the ring where this frame goes.
+        refresh: compute every row and forget what `memory` holds.
+        out: [S, h, w] uint8, the observation, oldest frame first; wholly overwritten.
+    """
+    changed = np.empty(screens.shape[1], np.uint8)
+    current = frames[out.shape[0]]
+    if mark_changed_rows(screens, memory[:2], changed, refresh):
+        pool_gray_rows(screens, gray_pairs, changed, memory[2])
+        resize_area_rows(
+            memory[2],
+            changed,
+            row_starts,
+            row_units,
+            row_floats,
+            column_starts,
+            column_units,
+            column_floats,
+            total,
+            current,
+        )
+    store_stack(frames, newest, out)
