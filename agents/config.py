@@ -27,7 +27,7 @@ class PPOConfig:
     """Passes over each rollout."""
     minibatch_size: int = 256
     """Rows per gradient step."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Adam's step size at the start."""
     final_learning_rate: float = 0.0
     """Adam's step size at ``total_steps``; in between it falls linearly with the env steps."""

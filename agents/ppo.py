@@ -188,7 +188,7 @@ class PPO:
         self._shuffler.set_state(state["shuffle_generator"])
 
     def explained_variance(self) -> float:
-        """Share of the last rollout's variance of returns that the value head foresaw; 1 is perfect, below 0 harmful."""
+        """Share of the last rollout's variance of returns that the value head foresaw; 1 is perfect."""
         valid = self.rollout.valid
         returns, values = self.rollout.returns[valid], self.rollout.values[valid]
         variance = float(np.var(returns))

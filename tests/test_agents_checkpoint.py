@@ -1,0 +1,139 @@
+"""Checkpoint files: what is in them, and what an interrupted write leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vecenv.agents import checkpoint
+from vecenv.agents.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
+from vecenv.agents.config import PPOConfig, RunConfig, run_config_from_dict
+from vecenv.errors import UnknownSetting
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Number(enum.IntEnum):
+    THREE = 3
+
+
+def odd_pieces(value, where="checkpoint"):
+    """Everything in ``value`` that is neither a tensor nor one of Python's own plain types."""
+    if type(value) in (dict, list, tuple):
+        items = value.items() if type(value) is dict else enumerate(value)
+        keys = [key for key, _ in items if type(key) not in (str, int)] if type(value) is dict else []
+        inner = value.items() if type(value) is dict else enumerate(value)
+        return [f"{where} key {key!r}" for key in keys] + [
+            piece for key, item in inner for piece in odd_pieces(item, f"{where}[{key!r}]")
+        ]
+    plain = type(value) in (bool, int, float, str, bytes, type(None), torch.Tensor)
+    return [] if plain else [f"{where}: {type(value).__name__}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.bool_(True), True),
+        (np.int64(-7), -7),
+        (np.uint8(200), 200),
+        (np.float32(0.5), 0.5),
+        (np.str_("text"), "text"),
+        (Colour.RED, "red"),
+        (Number.THREE, 3),
+        (Path("a/b"), "a/b"),
+        ((1, np.int32(2)), (1, 2)),
+        ([np.float64(1.5), None, b"raw"], [1.5, None, b"raw"]),
+        ({np.int64(3): np.bool_(False)}, {3: False}),
+    ],
+)
+def test_to_plain(value, expected):
+    plain = to_plain(value)
+    assert plain == expected
+    assert type(plain) is type(expected)
+    assert odd_pieces(plain) == []
+
+
+def test_to_plain_turns_arrays_into_tensors_and_dataclasses_into_dicts():
+    plain = to_plain({"array": np.arange(3), "config": PPOConfig(), "weight": torch.nn.Parameter(torch.ones(2))})
+    assert torch.equal(plain["array"], torch.arange(3))
+    assert plain["config"] == dataclasses.asdict(PPOConfig())
+    assert type(plain["weight"]) is torch.Tensor
+    assert not plain["weight"].requires_grad
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.random.default_rng(), lambda: None, PPOConfig, 1j])
+def test_to_plain_refuses_anything_else_and_says_where(value):
+    with pytest.raises(TypeError, match=r"checkpoint\['a'\]\[1\] is a"):
+        to_plain({"a": [0, value]})
+
+
+def test_odd_pieces_finds_what_does_not_belong():
+    assert odd_pieces({"a": [np.float64(1)]}) == ["checkpoint['a'][0]: float64"]
+    assert odd_pieces({np.str_("a"): 1}) != []
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"steps": np.int64(5), "weights": {"w": torch.arange(4.0)}})
+    content = load_checkpoint(tmp_path)  # the folder finds its checkpoint.pt
+    assert content["steps"] == 5
+    assert torch.equal(content["weights"]["w"], torch.arange(4.0))
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"steps": 1})
+
+    def half_a_file(content, file):
+        file.write(b"PK half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.torch, "save", half_a_file)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(path, {"steps": 2})
+    assert load_checkpoint(path)["steps"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_missing_damaged_and_foreign_files_are_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*none\.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes(b"not a checkpoint")
+    with pytest.raises(CheckpointError, match=r"damaged.pt is not a readable checkpoint"):
+        load_checkpoint(damaged)
+    foreign = tmp_path / "foreign.pt"
+    torch.save({"weights": torch.ones(1)}, foreign)
+    with pytest.raises(CheckpointError, match=r"foreign.pt is not a checkpoint of format 1"):
+        load_checkpoint(foreign)
+
+
+def test_pickled_code_in_a_file_is_not_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    trap = tmp_path / "trap.pt"
+    with trap.open("wb") as file:
+        pickle.dump({"format": 1, "trap": Trap()}, file, protocol=2)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(trap)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_settings_survive_and_unknown_ones_are_refused():
+    config = RunConfig("CartPole-v1", solve_at=475.0, ppo=PPOConfig(num_envs=3))
+    plain = to_plain(config)
+    assert run_config_from_dict(plain) == config
+    plain["ppo"]["momentum"] = 0.9
+    with pytest.raises(UnknownSetting, match="unknown setting momentum"):
+        run_config_from_dict(plain)

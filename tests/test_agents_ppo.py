@@ -1,0 +1,209 @@
+"""PPO: its objective against a slow twin, its counters and schedule, resuming, and that it learns."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import vecenv
+from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint
+from vecenv.agents.collector import CollectionInterrupted
+from vecenv.agents.config import PPOConfig
+from vecenv.agents.ppo import PPO
+from vecenv.agents.rollout_buffer import Minibatch
+from vecenv.agents.stopping import EpisodeWindow
+
+LENGTH = 7
+"""Steps per episode of CorridorEnv; with the filler row, 8 rows."""
+
+
+class CorridorEnv(gymnasium.Env):
+    """Nothing is random: action 1 moves right and pays the position; every episode takes LENGTH steps."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position, self.t = 0, 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        self.position += int(action)
+        observation = np.array([self.position, self.t], np.float32)
+        return observation, float(self.position), False, self.t == LENGTH, {}
+
+
+CONFIG = PPOConfig(num_envs=4, num_steps=2 * (LENGTH + 1), num_epochs=3, minibatch_size=20, total_steps=1000)
+
+
+def make_learner(config=CONFIG, seed=0, env=CorridorEnv, **settings):
+    envs = vecenv.make_vec(
+        env, config.num_envs, "sync", copy=False, slots=config.num_steps + 1, statistics=True, **settings
+    )
+    learner = PPO(envs, config, seed=seed, precision="float32")
+    learner.collector.reset(seed=seed)
+    return learner
+
+
+def weights(learner):
+    return torch.cat([parameter.detach().flatten() for parameter in learner.network.parameters()])
+
+
+def test_env_steps_count_real_steps_only():
+    learner = make_learner()
+    learner.train_one_rollout()
+    assert learner.env_steps == CONFIG.num_envs * 2 * LENGTH
+    learner = make_learner(autoreset_mode="SameStep")
+    learner.train_one_rollout()
+    assert learner.env_steps == CONFIG.num_envs * CONFIG.num_steps
+
+
+def test_learning_rate_falls_linearly_with_env_steps():
+    learner = make_learner()
+    rates = [learner.train_one_rollout().learning_rate for _ in range(20)]
+    per_rollout = CONFIG.num_envs * 2 * LENGTH / CONFIG.total_steps
+    expected = [CONFIG.learning_rate * max(0.0, 1 - per_rollout * k) for k in range(20)]
+    np.testing.assert_allclose(rates, expected)
+    assert learner.optimizer.param_groups[0]["lr"] == rates[-1] == 0.0
+
+
+def test_objective_is_the_papers():
+    learner = make_learner()
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(50, 2)).astype(np.float32)
+    actions, old = rng.integers(0, 2, 50), rng.normal(-0.7, 0.4, 50).astype(np.float32)
+    advantages, returns = rng.normal(size=(2, 50)).astype(np.float32)
+    minibatch = Minibatch(*map(torch.from_numpy, (observations, actions, old, advantages, returns)))
+    policy_loss, value_loss, entropy, kl, clipped = learner._compute_gradients(minibatch, False).tolist()
+    logits, values = (output.detach().numpy() for output in learner.network(minibatch.observations))
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    gains, outside, divergences = [], 0, []
+    for row in range(50):  # Schulman et al. (2017), equation 7
+        ratio = probabilities[row, actions[row]] / np.exp(old[row])
+        gains.append(min(ratio * advantages[row], np.clip(ratio, 0.8, 1.2) * advantages[row]))
+        outside += not 0.8 <= ratio <= 1.2
+        divergences.append(ratio - 1 - np.log(ratio))
+    assert policy_loss == pytest.approx(-np.mean(gains), rel=1e-4)
+    assert value_loss == pytest.approx(0.5 * np.mean((values - returns) ** 2), rel=1e-4)
+    assert entropy == pytest.approx(-np.mean((probabilities * np.log(probabilities)).sum(1)), rel=1e-4)
+    assert kl == pytest.approx(np.mean(divergences), rel=1e-4)
+    assert clipped == pytest.approx(outside / 50)
+    assert 0 < outside < 50
+
+
+def test_resuming_continues_bit_for_bit(tmp_path):
+    straight = make_learner()
+    for _ in range(4):
+        straight.train_one_rollout()
+    first = make_learner()
+    for _ in range(2):
+        first.train_one_rollout()
+    save_checkpoint(tmp_path / "checkpoint.pt", {"learner": first.state_dict()})
+    # Each rollout ends where episodes end, so environments that start anew stand where the old ones stood.
+    resumed = make_learner(seed=123)
+    resumed.load_state_dict(load_checkpoint(tmp_path)["learner"])
+    assert not torch.equal(weights(resumed), weights(straight))
+    for _ in range(2):
+        resumed.train_one_rollout()
+    assert torch.equal(weights(resumed), weights(straight))
+    assert resumed.env_steps == straight.env_steps
+    assert resumed.train_one_rollout().learning_rate == straight.train_one_rollout().learning_rate
+
+
+@pytest.mark.parametrize("forgotten", ["optimizer", "shuffle_generator", "action_generator", "env_steps"])
+def test_each_restored_part_matters(forgotten):
+    straight, resumed = make_learner(), make_learner(seed=123)
+    fresh = make_learner(seed=123).state_dict()
+    straight.train_one_rollout()
+    resumed.load_state_dict({**straight.state_dict(), forgotten: fresh[forgotten]})
+    straight.train_one_rollout()
+    resumed.train_one_rollout()
+    assert not torch.equal(weights(resumed), weights(straight))
+
+
+def test_same_seed_same_weights():
+    first, again, other = make_learner(seed=1), make_learner(seed=1), make_learner(seed=2)
+    for learner in (first, again, other):
+        learner.train_one_rollout()
+    assert torch.equal(weights(first), weights(again))
+    assert not torch.equal(weights(first), weights(other))
+
+
+def test_an_interrupted_rollout_changes_nothing():
+    learner = make_learner()
+    before = weights(learner)
+    with pytest.raises(CollectionInterrupted):
+        learner.train_one_rollout(lambda: True)
+    assert torch.equal(weights(learner), before)
+    assert learner.env_steps == 0
+
+
+def test_a_loss_that_is_not_finite_is_an_error():
+    class NanEnv(CorridorEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, float("nan"), *rest
+
+    with pytest.raises(FloatingPointError, match="no longer finite"):
+        make_learner(env=NanEnv).train_one_rollout()
+
+
+def test_slots_that_do_not_fit_are_refused():
+    envs = vecenv.make_vec(CorridorEnv, 2, "sync", copy=False, slots=3)
+    with pytest.raises(ValueError, match="17 observation slots, got 3"):
+        PPO(envs, CONFIG)
+
+
+class PixelCorridorEnv(CorridorEnv):
+    """The corridor as images: a bright column at the position."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+    def image(self):
+        image = np.full((4, 84, 84), 87, np.uint8)
+        image[:, :, 10 * self.position : 10 * self.position + 8] = 236
+        return image
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.image(), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return self.image(), *rest
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_images_get_their_mean_and_train_in_both_precisions(precision):
+    config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, minibatch_size=16, network="small-cnn")
+    learner = make_learner(config, env=PixelCorridorEnv)
+    learner._requested_precision = precision
+    episodes = learner.prepare()
+    assert len(episodes) == 4  # counted, though not trained on
+    assert learner.env_steps == 2 * 2 * LENGTH
+    mean = learner.network.trunk.mean_image
+    assert mean[:, :, 80:].unique().item() == 87
+    assert mean[0, 0, 0] > 87
+    before, report = weights(learner), learner.train_one_rollout()
+    assert not torch.equal(weights(learner), before)
+    assert learner.precision == {"acting": precision, "training": precision}
+    assert learner.collector.policy.precision == precision
+    # The first minibatch is the only one: its ratios differ from 1 by nothing but rounding.
+    assert report.approximate_kl < 0.01
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_cartpole_learns(mode):
+    torch.set_num_threads(1)
+    config = PPOConfig(total_steps=40_000)
+    learner = make_learner(config, seed=1, env=functools.partial(gymnasium.make, "CartPole-v1"), autoreset_mode=mode)
+    window = EpisodeWindow()
+    while learner.env_steps < config.total_steps and not window.reaches(200.0):
+        window.add(learner.train_one_rollout().episodes)
+    assert window.reaches(200.0)  # random play gets 22

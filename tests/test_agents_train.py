@@ -1,0 +1,222 @@
+"""The commands `vecenv train` and `vecenv eval`, from their words to their files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from vecenv import cli
+from vecenv.agents.checkpoint import load_checkpoint
+
+SHORT = ["--env", "CartPole-v1", "--backend", "sync", "--num-envs", "4", "--num-steps", "16", "--seed", "3"]
+
+
+def run(capsys, *words):
+    """Exit code, output and errors of one command."""
+    code = cli.main([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def finished(tmp_path, capsys):
+    """Folder of a short finished run."""
+    folder = tmp_path / "first"
+    code, _, errors = run(capsys, "train", "ppo", *SHORT, "--total-steps", 600, "--run-dir", folder)
+    assert (code, errors) == (0, "")
+    return folder
+
+
+def test_a_run_leaves_its_files(finished):
+    names = {file.name for file in finished.iterdir()}
+    assert {"config.json", "metrics.csv", "checkpoint.pt", "summary.json", "curve.png"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    assert len(names) == 6  # nothing temporary is left
+    summary = json.loads((finished / "summary.json").read_text())
+    config = json.loads((finished / "config.json").read_text())
+    assert summary["settings"] == config
+    assert (config["env"], config["seed"], config["ppo"]["num_envs"]) == ("CartPole-v1", 3, 4)
+    assert (summary["solved"], summary["stopped_by"]) == (False, "total_steps")
+    assert 600 <= summary["env_steps"] < 600 + 4 * 16
+    assert summary["steps_per_second"] == pytest.approx(summary["env_steps"] / summary["seconds"], rel=0.01)
+    assert summary["versions"]["torch"] == torch.__version__
+    rows = list(csv.DictReader((finished / "metrics.csv").open()))
+    assert int(rows[-1]["env_steps"]) == summary["env_steps"]
+    assert float(rows[-1]["mean_return"]) == summary["mean_return"]
+    assert (finished / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tensorboard_reads_the_events(finished):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(finished))
+    events.Reload()
+    assert {"charts/mean_return", "charts/steps_per_second", "losses/value_loss"} <= set(events.Tags()["scalars"])
+    rows = list(csv.DictReader((finished / "metrics.csv").open()))
+    assert [event.step for event in events.Scalars("losses/value_loss")] == [int(row["env_steps"]) for row in rows]
+
+
+def test_the_checkpoint_holds_only_tensors_and_plain_values(finished):
+    def walk(value):
+        if type(value) is dict:
+            for key, item in value.items():
+                assert type(key) in (str, int)
+                walk(item)
+        elif type(value) in (list, tuple):
+            for item in value:
+                walk(item)
+        else:
+            assert type(value) in (bool, int, float, str, bytes, type(None), torch.Tensor)
+
+    content = torch.load(finished / "checkpoint.pt", weights_only=True)
+    walk(content)
+    assert {"run", "learner", "window", "seconds"} <= set(content)
+
+
+def test_resume_goes_on_counting(finished, capsys):
+    before = load_checkpoint(finished)
+    rows_before = len((finished / "metrics.csv").read_text().splitlines())
+    code, output, errors = run(capsys, "train", "ppo", "--resume", finished, "--total-steps", 1200)
+    assert (code, errors) == (0, "")
+    assert re.search(r"resumed at 6\d\d env steps: .*environments start new episodes", output)
+    after = load_checkpoint(finished)
+    assert after["run"]["env"] == "CartPole-v1"
+    assert after["run"]["ppo"]["num_steps"] == 16  # settings of the first run hold
+    assert 1200 <= after["learner"]["env_steps"] < 1200 + 4 * 16
+    assert after["window"]["finished"] > before["window"]["finished"]
+    assert after["seconds"] > before["seconds"]
+    rows = (finished / "metrics.csv").read_text().splitlines()
+    assert rows[0].startswith("env_steps")
+    assert len(rows) > rows_before
+    steps = [int(row.split(",")[0]) for row in rows[1:]]
+    assert steps == sorted(set(steps))
+
+
+def test_resume_into_another_folder_leaves_the_first_alone(finished, tmp_path, capsys):
+    kept = (finished / "checkpoint.pt").read_bytes()
+    words = ("--resume", finished / "checkpoint.pt", "--total-steps", 700, "--run-dir", tmp_path / "second")
+    assert run(capsys, "train", "ppo", *words)[0] == 0
+    assert (finished / "checkpoint.pt").read_bytes() == kept
+    assert load_checkpoint(tmp_path / "second")["learner"]["env_steps"] >= 700
+
+
+def test_solving_stops_the_run(tmp_path, capsys):
+    words = ("--solve-at", 15, "--total-steps", 100_000, "--run-dir", tmp_path / "run")
+    code, output, _ = run(capsys, "train", "ppo", *SHORT, *words)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert code == 0
+    assert (summary["solved"], summary["stopped_by"]) == (True, "solved")
+    assert summary["episodes"] >= 100
+    assert summary["mean_return"] >= 15
+    assert "solved: mean return" in output
+
+
+def test_default_folder_names_environment_algorithm_and_time(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert run(capsys, "train", "ppo", *SHORT, "--total-steps", 64)[0] == 0
+    folders = sorted(folder.name for folder in (tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    assert all(re.fullmatch(r"CartPole-v1-ppo-\d{8}-\d{6}(-\d+)?", folder) for folder in folders)
+
+
+def test_eval_plays_whole_episodes(finished, capsys):
+    code, output, errors = run(capsys, "eval", finished / "checkpoint.pt", "--episodes", 5, "--backend", "sync")
+    assert (code, errors) == (0, "")
+    assert re.search(r"CartPole-v1: mean return \d+\.\d+ over 5 episodes", output)
+    again = run(capsys, "eval", finished, "--episodes", 5, "--backend", "sync", "--num-envs", 5)[1]
+    assert again == output
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["train", "ppo"], "--env"),
+        (["train", "sarsa", "--env", "CartPole-v1"], "no algorithm 'sarsa'"),
+        (["train", "ppo", "--env", "KartPole-v1"], "KartPole"),
+        (["train", "ppo", *SHORT, "--momentum", "0.9"], "--momentum"),
+        (["train", "ppo", *SHORT, "--gamma", "high"], "--gamma"),
+        (["train", "ppo", *SHORT, "--gamma", "1.5"], "gamma must lie between 0 and 1, got 1.5"),
+        (["train", "ppo", *SHORT, "--num-envs", "0"], "num_envs must be a whole number of at least 1, got 0"),
+        (["train", "ppo", *SHORT, "--num-envs", "2.5"], "--num-envs"),
+        (["train", "ppo", *SHORT, "--backend", "warp"], "warp"),
+        (["train", "ppo", *SHORT, "--device", "abacus"], "no torch device 'abacus'"),
+        (["train", "ppo", *SHORT, "--precision", "float8"], "float8"),
+        (["train", "ppo", *SHORT, "--network", "small-cnn"], "small-cnn needs uint8 images"),
+        (["train", "ppo", "--env", "Pendulum-v1", "--backend", "sync"], "Gaussian"),
+        (["train", "ppo", "--resume", "nowhere.pt"], "there is no checkpoint at nowhere.pt"),
+        (["eval", "nowhere.pt"], "there is no checkpoint at nowhere.pt"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_exit_code_2(words, named, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run(capsys, *words)
+    assert code == 2
+    assert named in errors
+    assert len(errors.splitlines()) == 1
+    assert output == ""
+    assert list(tmp_path.iterdir()) == []  # no folder for a run that never began
+
+
+def test_resume_with_a_network_that_does_not_fit_is_one_line(finished, capsys):
+    code, _, errors = run(capsys, "train", "ppo", "--resume", finished, "--hidden-size", 32)
+    assert code == 2
+    assert "does not fit these settings" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_interrupt_saves_a_checkpoint_and_ends(tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "vecenv", "train", "ppo", "--env", "CartPole-v1", "--backend", "subproc"]
+    command += ["--num-workers", "1", "--num-envs", "4", "--total-steps", "100000000", "--run-dir", str(folder)]
+    # A process group of its own, so that Ctrl-C reaches its workers too, as in a terminal.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 90
+        metrics = folder / "metrics.csv"
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert "stopped (interrupted)" in output
+    steps = load_checkpoint(folder)["learner"]["env_steps"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["stopped_by"], summary["env_steps"]) == ("interrupted", steps)
+    assert steps == int(metrics.read_text().splitlines()[-1].split(",")[0])
+
+
+def test_envs_are_closed_when_training_fails(tmp_path, monkeypatch):
+    from vecenv.agents import ppo, train
+
+    closed = []
+    learn = ppo.PPO.train_one_rollout
+
+    def fail_later(self, *arguments):
+        if self.env_steps:
+            closed.append(self.collector.envs)
+            raise FloatingPointError("planted")
+        return learn(self, *arguments)
+
+    monkeypatch.setattr(ppo.PPO, "train_one_rollout", fail_later)
+    with pytest.raises(FloatingPointError, match="planted"):
+        train.main(["ppo", *SHORT, "--run-dir", str(tmp_path / "run")])
+    assert closed[0].closed
