@@ -131,10 +131,6 @@ def train_cartpole(run_dir: Path, seed: int) -> Path:
     curve = run_dir / "curve.png"
     if not curve.is_file():
         raise DemoFailed(f"training wrote no picture {curve}")
-    print(
-        f"solved: mean return {summary['mean_return']:.1f} over the last 100 episodes, {summary['env_steps']:,} steps, "
-        f"{summary['seconds']:.1f} s ({summary['steps_per_second']:,.0f} steps/s)"
-    )
     return curve
 
 

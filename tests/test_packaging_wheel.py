@@ -108,6 +108,16 @@ def test_wheel_runs_beside_decoys(environment: Path, decoys: Path) -> None:
     assert finished.stdout.strip() == "stepped"
 
 
+@pytest.mark.slow
+def test_wheel_compiles_its_kernels(environment: Path, decoys: Path) -> None:
+    (decoys / "script.py").write_text(
+        SCRIPT.replace('"CartPole-v1"', '"PongNoFrameskip-v4"').replace("(4, 4)", "(4, 4, 84, 84)")
+    )
+    finished = run([environment / "bin" / "python", "script.py"], decoys)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert finished.stdout.strip() == "stepped"
+
+
 def test_installed_command_runs_beside_decoys(environment: Path, decoys: Path) -> None:
     command = environment / "bin" / "vecenv"
     overview = run([command, "--help"], decoys)
