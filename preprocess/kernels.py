@@ -21,6 +21,7 @@ _STARTS = types.Array(types.int64, 1, "C", readonly=True)
 _UNITS = types.Array(types.int32, 2, "C", readonly=True)
 _FLOATS = types.Array(types.float32, 2, "C", readonly=True)
 _ROW_UNITS = types.Array(types.int32, 1, "C", readonly=True)
+_WORDS_3D = types.Array(types.uint64, 3, "C")
 _PACKED = types.Array(types.uint64, 1, "C")
 _SUMS = types.Array(types.int32, 1, "C")
 _WEIGHTS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64)
@@ -41,79 +42,87 @@ def _kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return decorate
 
 
-@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _BYTES_1D, types.boolean))
-def mark_changed_rows(latest: Any, previous: Any, changed: Any, refresh: bool) -> bool:
-    """Find the rows in which a screen differs from the one of the previous call, and remember the new ones.
+@_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))
+def pool_gray_word(last: int, one_before: int, gray_pairs: Any) -> int:
+    """Gray maximum of eight neighbouring pixels.
 
     Args:
-        latest: [F, H, W] uint8, screens of this call; W a multiple of 8.
-        previous: [F, H, W] uint8, screens of the previous call; becomes equal to `latest`.
-        changed: [H] uint8, set to 1 where a row changed in any of the F screens, else 0.
-        refresh: report every row as changed.
+        last: eight palette values of one screen.
+        one_before: the same pixels of the other screen.
+        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+    """
+    result = np.uint64(0)
+    for shift in range(0, 64, 16):
+        result |= np.uint64(gray_pairs[(last >> np.uint64(shift)) & np.uint64(0xFFFF)]) << np.uint64(shift)
+    if last == one_before:
+        return result
+    pooled = np.uint64(0)
+    for shift in range(0, 64, 16):
+        pair = np.uint64(gray_pairs[(one_before >> np.uint64(shift)) & np.uint64(0xFFFF)])
+        known = result >> np.uint64(shift)
+        pooled |= max(pair & np.uint64(0xFF), known & np.uint64(0xFF)) << np.uint64(shift)
+        pooled |= max(pair & np.uint64(0xFF00), known & np.uint64(0xFF00)) << np.uint64(shift)
+    return pooled
+
+
+@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _PAIRS, types.boolean))
+def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, refresh: bool) -> None:
+    """Bring one row of the memory of `pool_changed_rows` up to date; the rows above it are so already.
+
+    Args:
+        words: [2, H, W / 8] uint64, the screens, eight pixels a number.
+        known: [3, H, W / 8] uint64, the memory likewise.
+        row: the row.
+        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        refresh: compute every pixel, else those where a screen changed.
+    """
+    # Slices such as words[0, row] would cost more than the work below.
+    above = max(row - 1, 0)
+    unlike_above = np.uint64(row == 0)
+    for word in range(words.shape[2]):
+        unlike_above |= words[0, row, word] ^ words[0, above, word]
+        unlike_above |= words[1, row, word] ^ words[1, above, word]
+    if unlike_above == 0:
+        # Games draw most things two or more rows high.
+        for word in range(words.shape[2]):
+            known[2, row, word] = known[2, above, word]
+    else:
+        for word in range(words.shape[2]):
+            last, one_before = words[0, row, word], words[1, row, word]
+            if refresh or last != known[0, row, word] or one_before != known[1, row, word]:
+                known[2, row, word] = pool_gray_word(last, one_before, gray_pairs)
+    for word in range(words.shape[2]):
+        known[0, row, word] = words[0, row, word]
+        known[1, row, word] = words[1, row, word]
+
+
+@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _PAIRS, types.boolean, _BYTES_1D))
+def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, refresh: bool, changed: Any) -> bool:
+    """Turn palette screens into gray and keep the brighter one per pixel, where something changed since the last call.
+
+    Args:
+        screens: [2, H, W] uint8 palette values of this call; W a multiple of 8.
+        memory: [3, H, W] uint8, the screens of the previous call and their gray maximum; brought up to date.
+        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        refresh: forget what `memory` holds and compute every pixel.
+        changed: [H] uint8, set to 1 for rows where a screen changed, else 0.
 
     Returns:
         Whether any row changed.
     """
-    words = latest.view(np.uint64)
-    known = previous.view(np.uint64)
-    found = False
-    for row in range(latest.shape[1]):
-        difference = np.uint64(0)
-        for frame in range(latest.shape[0]):
-            for word in range(words.shape[2]):
-                difference |= words[frame, row, word] ^ known[frame, row, word]
-        if difference != 0 or refresh:
-            changed[row] = 1
-            found = True
-            for frame in range(latest.shape[0]):
-                for word in range(words.shape[2]):
-                    known[frame, row, word] = words[frame, row, word]
-        else:
-            changed[row] = 0
-    return found
-
-
-@_kernel(types.void(_BYTES_3D, _PAIRS, _BYTES_1D, _BYTES_2D))
-def pool_gray_rows(screens: Any, gray_pairs: Any, changed: Any, pooled: Any) -> None:
-    """Turn the changed rows of palette screens into gray and keep the brighter one per pixel.
-
-    Args:
-        screens: [2, H, W] uint8 palette values; W a multiple of 8.
-        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
-        changed: [H] uint8, 1 for the rows to compute.
-        pooled: [H, W] uint8, gray maximum of the two screens; other rows are left alone.
-    """
     words = screens.view(np.uint64)
-    pairs = screens.view(np.uint16)
-    pooled_words = pooled.view(np.uint64)
-    pooled_pairs = pooled.view(np.uint16)
-    other = np.empty(screens.shape[2], np.uint8)
-    other_pairs = other.view(np.uint16)
+    known = memory.view(np.uint64)
+    found = False
     for row in range(screens.shape[1]):
-        if changed[row] == 0:
-            continue
-        unlike_above = np.uint64(row == 0)
-        unlike_other = np.uint64(0)
-        above = max(row - 1, 0)
+        difference = np.uint64(refresh)
         for word in range(words.shape[2]):
-            unlike_above |= words[0, row, word] ^ words[0, above, word]
-            unlike_above |= words[1, row, word] ^ words[1, above, word]
-            unlike_other |= words[0, row, word] ^ words[1, row, word]
-        if unlike_above == 0:
-            # Games draw most things two or more rows high. The row above is up to date: this call or an older one
-            # computed it from the same values.
-            for word in range(words.shape[2]):
-                pooled_words[row, word] = pooled_words[above, word]
-            continue
-        for pair in range(pairs.shape[2]):
-            pooled_pairs[row, pair] = gray_pairs[pairs[0, row, pair]]
-        if unlike_other == 0:
-            continue
-        for pair in range(pairs.shape[2]):
-            other_pairs[pair] = gray_pairs[pairs[1, row, pair]]
-        for column in range(other.size):
-            if other[column] > pooled[row, column]:
-                pooled[row, column] = other[column]
+            difference |= words[0, row, word] ^ known[0, row, word]
+            difference |= words[1, row, word] ^ known[1, row, word]
+        changed[row] = difference != 0
+        if difference != 0:
+            found = True
+            pool_row(words, known, row, gray_pairs, refresh)
+    return found
 
 
 @_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, *_WEIGHTS))
@@ -140,31 +149,26 @@ def resize_pixel_in_floats(
     return np.uint8(np.rint(result))
 
 
-@_kernel(types.boolean(_PACKED, types.uint64, types.int64, _SUMS, _BYTES_1D))
-def round_sums(packed: Any, shift: int, total: int, sums: Any, out: Any) -> bool:
-    """Divide one lane of packed sums by their weight and round.
+@_kernel(types.boolean(_SUMS, types.int64, _BYTES_1D))
+def round_sums(sums: Any, total: int, out: Any) -> bool:
+    """Divide weighted sums by their weight and round.
 
     Args:
-        packed: [w] uint64, see `resize_area_rows`.
-        shift: lowest bit of the lane.
+        sums: [n] int32.
         total: weight of an output pixel.
-        sums: [w] int32, receives the sums of the lane.
-        out: [w] uint8, receives the quotients.
+        out: [n] uint8, receives the quotients.
 
     Returns:
         Whether a quotient lies so near a half that OpenCV's float32 sum may round to the other side.
     """
-    mask = np.uint32(0xFFFF) if total * 255 < 65536 else np.uint32(0xFFFFFFFF)
     inverse = np.float32(1.0 / total)
     weight = np.int32(total)
     near_half = np.int32(total - total // 500)
     doubtful = np.int32(0)
-    for x in range(out.size):
-        sums[x] = np.int32(np.uint32(packed[x] >> shift) & mask)
-    for x in range(out.size):
-        quotient = np.int32(np.float32(sums[x]) * inverse + np.float32(0.5))
-        out[x] = np.uint8(quotient)
-        rest = np.int32(np.int32(2) * np.int32(sums[x] - np.int32(quotient * weight)))
+    for index in range(out.size):
+        quotient = np.int32(np.float32(sums[index]) * inverse + np.float32(0.5))
+        out[index] = np.uint8(quotient)
+        rest = np.int32(np.int32(2) * np.int32(sums[index] - np.int32(quotient * weight)))
         doubtful |= np.int32((rest >= near_half) | (rest <= -near_half))
     return doubtful != 0
 
@@ -229,10 +233,11 @@ def resize_area_rows(
     height_out, width_out = out.shape
     lanes = 4 if total * 255 < 65536 else 2
     lane_bits = np.uint64(64 // lanes)
+    lane_mask = np.uint32(0xFFFF) if lanes == 4 else np.uint32(0xFFFFFFFF)
     down = np.empty(width, np.uint64)
     packed = np.empty(width_out, np.uint64)
-    sums = np.empty(width_out, np.int32)
-    near_half = total - total // 500
+    sums = np.empty(lanes * width_out, np.int32)
+    pixels = out.reshape(-1)
     for first in range(0, height_out, lanes):
         end = min(height_out, first + lanes)
         touched = np.uint8(0)
@@ -251,10 +256,15 @@ def resize_area_rows(
             for tap in range(3, column_units.shape[1]):
                 along += np.uint64(column_units[x, tap]) * down[start + np.uint64(tap)]
             packed[x] = along
-        for y in range(first, end):
-            if round_sums(packed, np.uint64(y - first) * lane_bits, total, sums, out[y]):
+        for lane in range(end - first):
+            line = sums[lane * width_out : (lane + 1) * width_out]
+            for x in range(width_out):
+                line[x] = np.int32(np.uint32(packed[x] >> (np.uint64(lane) * lane_bits)) & lane_mask)
+        if round_sums(sums[: (end - first) * width_out], total, pixels[first * width_out : end * width_out]):
+            for y in range(first, end):
                 for x in range(width_out):
-                    if abs(2 * (sums[x] - np.int64(out[y, x]) * total)) >= near_half:
+                    rest = 2 * (sums[(y - first) * width_out + x] - np.int64(out[y, x]) * total)
+                    if abs(rest) >= total - total // 500:
                         out[y, x] = resize_pixel_in_floats(
                             image,
                             y,
@@ -332,8 +342,7 @@ def observe_screens(
     """
     changed = np.empty(screens.shape[1], np.uint8)
     current = frames[out.shape[0]]
-    if mark_changed_rows(screens, memory[:2], changed, refresh):
-        pool_gray_rows(screens, gray_pairs, changed, memory[2])
+    if pool_changed_rows(screens, memory, gray_pairs, refresh, changed):
         resize_area_rows(
             memory[2],
             changed,
