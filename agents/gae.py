@@ -62,7 +62,7 @@ def compute_gae(
     return advantages, advantages + values
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _scan_backwards(
     rewards: NDArray[np.float32],
     values: NDArray[np.float32],

@@ -112,10 +112,10 @@ class CudaStaging:
     def __init__(self, device: torch.device) -> None:
         """Stage to ``device``; buffers are made for the first batch and again when its shape changes."""
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._host: list[Tensor] = []
         self._on_device: list[Tensor] = []
-        self._copied = [torch.cuda.Event(), torch.cuda.Event()]
+        self._copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
         self._turn = 0
 
     def stage(self, observations: NDArray[Any]) -> Tensor:

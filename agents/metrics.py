@@ -39,7 +39,7 @@ class MetricsWriter:
         self._rows = csv.DictWriter(self._file, self.COLUMNS)
         if is_new:
             self._rows.writeheader()
-        self._board = SummaryWriter(str(csv_path.parent))  # type: ignore[no-untyped-call]
+        self._board = SummaryWriter(str(csv_path.parent))
 
     def __enter__(self) -> MetricsWriter:
         """The writer itself."""
@@ -50,7 +50,7 @@ class MetricsWriter:
     ) -> None:
         """Close both files."""
         self._file.close()
-        self._board.close()  # type: ignore[no-untyped-call]
+        self._board.close()
 
     def write(self, figures: dict[str, Figure]) -> None:
         """Write one row; a figure that is None is left empty, a name that is not a column is an error."""
@@ -60,7 +60,7 @@ class MetricsWriter:
         for name, figure in figures.items():
             if figure is not None and name != "env_steps":
                 tag = f"{self.GROUP.get(name, 'losses')}/{name}"
-                self._board.add_scalar(tag, figure, env_steps)  # type: ignore[no-untyped-call]
+                self._board.add_scalar(tag, figure, env_steps)
 
 
 def read_metrics(csv_path: Path) -> dict[str, list[float]]:

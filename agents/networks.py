@@ -43,7 +43,7 @@ class MLPTrunk(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Features [B, hidden_size] in the weights' dtype."""
-        features: Tensor = self.layers(observations.to(self.layers[1].weight.dtype))
+        features: Tensor = self.layers(observations.to(next(self.parameters()).dtype))
         return features
 
 
@@ -55,6 +55,7 @@ class CNNTrunk(nn.Module):
     """
 
     SCALE = 1.0 / 128.0
+    mean_image: Tensor
 
     def __init__(
         self, observation_shape: Sequence[int], convolutions: Sequence[tuple[int, int, int]], num_features: int
@@ -85,7 +86,7 @@ class CNNTrunk(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Features [B, num_features] in the weights' dtype."""
-        dtype = self.layers[0].weight.dtype
+        dtype = next(self.parameters()).dtype
         if torch.is_autocast_enabled(observations.device.type):
             dtype = torch.get_autocast_dtype(observations.device.type)
         images = observations.to(dtype).sub_(self.mean_image.to(dtype)).mul_(self.SCALE)

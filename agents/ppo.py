@@ -127,7 +127,8 @@ class PPO:
             raise FloatingPointError(
                 f"the loss is no longer finite after {self.env_steps} env steps; lower --learning-rate"
             )
-        return UpdateReport(episodes, *means, learning_rate)
+        policy_loss, value_loss, entropy, kl, clip_fraction = means
+        return UpdateReport(episodes, policy_loss, value_loss, entropy, kl, clip_fraction, learning_rate)
 
     def _compute_gradients(self, minibatch: Minibatch, autocast: bool) -> Tensor:
         """Set the gradients of the clipped objective; returns (policy loss, value loss, entropy, KL, clip fraction)."""
@@ -143,7 +144,7 @@ class PPO:
         entropy = -(log_policy.exp() * log_policy).sum(dim=-1).mean()
         loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         ratio, log_ratio = ratio.detach(), log_ratio.detach()
         approximate_kl = (ratio - 1.0 - log_ratio).mean()  # never negative, unlike the mean of -log_ratio
         clip_fraction = ((ratio - 1.0).abs() > config.clip_range).float().mean()

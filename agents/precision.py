@@ -41,8 +41,11 @@ def choose_acting_precision(
         return "float32"
     if greedy_agreement(network, observations, device) < REQUIRED_AGREEMENT:
         return "float32"
-    policies = [BatchedPolicy(network, device=device, precision=precision) for precision in ("float32", "bfloat16")]
-    full, half = (_fastest_seconds(lambda policy=policy: policy.act(observations)) for policy in policies)
+    full_policy, half_policy = (
+        BatchedPolicy(network, device=device, precision=precision) for precision in ("float32", "bfloat16")
+    )
+    full = _fastest_seconds(lambda: full_policy.act(observations))
+    half = _fastest_seconds(lambda: half_policy.act(observations))
     return "bfloat16" if full > REQUIRED_SPEEDUP * half else "float32"
 
 

@@ -44,7 +44,7 @@ class RolloutBuffer:
     def __init__(self, observation_slots: NDArray[Any]) -> None:
         """Use ``observation_slots`` [T + 1, N, ...] as storage; it stays the vector env's property."""
         num_slots, num_envs = observation_slots.shape[:2]
-        self.num_steps, self.num_envs = num_slots - 1, num_envs
+        self.num_steps, self.num_envs = int(num_slots) - 1, int(num_envs)
         self.observations = torch.from_numpy(observation_slots)
         self.start = 0
         shape = (self.num_steps, num_envs)
@@ -77,7 +77,8 @@ class RolloutBuffer:
     def observation_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the observations of ``rows`` lie in ``observations.flatten(0, 1)``."""
         t, env = np.divmod(rows, self.num_envs)
-        return (self.start + t) % (self.num_steps + 1) * self.num_envs + env
+        places: NDArray[np.int64] = (self.start + t) % (self.num_steps + 1) * self.num_envs + env
+        return places
 
 
 class TrainingBatch:
