@@ -7,6 +7,8 @@ only SAME_STEP). Peers get the thread settings that are best for them.
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +138,14 @@ class _EnvFactory:
         self._settings = settings
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
+        _leave_interrupts_to_the_parent()
         return _single_env(self._settings)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """In a peer's worker: Ctrl-C reaches every process of the terminal, and a worker it ended could not be closed."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _ours(settings: Settings, backend: str, name: str) -> VectorContestant:
@@ -192,6 +201,7 @@ class _StableBaselinesFactory:
         import cv2
         from stable_baselines3.common.atari_wrappers import AtariWrapper
 
+        _leave_interrupts_to_the_parent()
         cv2.setNumThreads(1)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         env = ale_py.AtariEnv(game=self._rom, frameskip=1, repeat_action_probability=0.0)

@@ -19,6 +19,7 @@ from .throughput import measure
 from .timing import Rates
 
 GOAL = 475.0
+EXIT_INTERRUPTED = 130  # how training says that Ctrl-C ended it
 SHOWN_PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "ale-py", "opencv-python-headless", "torch")
 
 
@@ -120,6 +121,8 @@ def train_cartpole(run_dir: Path, seed: int) -> Path:
 
     words = ["ppo", "--env", "CartPole-v1", "--solve-at", f"{GOAL:g}", "--seed", str(seed), "--run-dir", str(run_dir)]
     exit_code = _part("training", lambda: train(words))
+    if exit_code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
     if exit_code:
         raise DemoFailed(f"training ended with exit code {exit_code}")
     try:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vecenv import cli
 from vecenv.benchmarks import demo
 from vecenv.benchmarks.timing import Rates
 
@@ -86,6 +87,16 @@ def test_training_that_falls_short_is_one_line(
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert words in captured.err
+    assert "Next:" not in captured.out
+
+
+def test_interrupted_training_ends_the_demo(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_leaving(monkeypatch, tmp_path / "run", SUMMARY, curve=True, exit_code=130)
+    assert cli.main(["demo", "--run-dir", str(tmp_path / "run")]) == 130
+    captured = capsys.readouterr()
+    assert captured.err == "vecenv: interrupted\n"
     assert "Next:" not in captured.out
 
 
