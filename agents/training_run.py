@@ -40,8 +40,6 @@ class TrainingRun:
         self._started = time.perf_counter()
         self.config = config
         self.device = _choose_device(config.device)
-        if config.ppo.torch_threads:
-            torch.set_num_threads(config.ppo.torch_threads)
         self.envs = vecenv.make_vec(
             config.env,
             config.ppo.num_envs,
@@ -52,6 +50,9 @@ class TrainingRun:
             slots=config.ppo.num_steps + 1,
             statistics=True,
         )
+        self._threads_before = torch.get_num_threads()
+        if config.ppo.torch_threads:
+            torch.set_num_threads(config.ppo.torch_threads)
         try:
             self.learner = PPO(self.envs, config.ppo, seed=config.seed, device=self.device, precision=config.precision)
             self.window = EpisodeWindow()
@@ -73,7 +74,8 @@ class TrainingRun:
         self.close()
 
     def close(self) -> None:
-        """Close the environments; may be called again."""
+        """Close the environments and give torch its number of threads back; may be called again."""
+        torch.set_num_threads(self._threads_before)
         self.envs.close()
 
     @property

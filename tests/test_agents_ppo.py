@@ -21,6 +21,15 @@ LENGTH = 7
 """Steps per episode of CorridorEnv; with the filler row, 8 rows."""
 
 
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    """More threads only wait for each other on a busy machine, and sums would depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class CorridorEnv(gymnasium.Env):
     """Nothing is random: action 1 moves right and pays the position; every episode takes LENGTH steps."""
 
@@ -200,7 +209,6 @@ def test_images_get_their_mean_and_train_in_both_precisions(precision):
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_cartpole_learns(mode):
-    torch.set_num_threads(1)
     config = PPOConfig(total_steps=40_000)
     learner = make_learner(config, seed=1, env=functools.partial(gymnasium.make, "CartPole-v1"), autoreset_mode=mode)
     window = EpisodeWindow()
