@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vecenv import VecEnv
@@ -16,8 +17,17 @@ from .collector import Episode, RolloutCollector
 from .config import PPOConfig, Precision
 from .inference import BatchedPolicy
 from .networks import CNNTrunk, build_actor_critic
-from .precision import ChosenPrecision, choose_acting_precision, choose_training_precision
+from .precision import (
+    REQUIRED_AGREEMENT,
+    ChosenPrecision,
+    choose_acting_precision,
+    choose_training_precision,
+    greedy_agreement,
+)
 from .rollout_buffer import Minibatch, TrainingBatch
+
+PROBE_ROWS = 2048
+"""Observations on which acting in bfloat16 is compared with float32."""
 
 
 class UpdateReport(NamedTuple):
@@ -88,16 +98,33 @@ class PPO:
         self.rollout.compute_advantages(self.config.gamma, self.config.gae_lambda)
         batch = TrainingBatch(self.rollout, self.device)
         sample = batch.select(torch.arange(min(self.config.minibatch_size, batch.num_rows)))
-        probe = self.rollout.observations.flatten(0, 1)[: 8 * self.rollout.num_envs].numpy()
         self._use_precision(
             {
-                "acting": choose_acting_precision(self.network, probe, self._requested_precision, self.device),
+                "acting": choose_acting_precision(
+                    self.network, self._probe(), self.rollout.num_envs, self._requested_precision, self.device
+                ),
                 "training": choose_training_precision(
                     lambda autocast: self._compute_gradients(sample, autocast), self._requested_precision, self.device
                 ),
             }
         )
         return episodes
+
+    def recheck_precision(self) -> None:
+        """Go back to acting in float32 where bfloat16, chosen by ``auto``, no longer takes the same greedy actions.
+
+        Agreement was measured on the untrained network; this measures the present one on the last rollout.
+        """
+        if self._requested_precision != "auto" or self.precision["acting"] != "bfloat16":
+            return
+        if greedy_agreement(self.network, self._probe(), self.device) < REQUIRED_AGREEMENT:
+            self._use_precision({**self.precision, "acting": "float32"})
+
+    def _probe(self) -> NDArray[Any]:
+        """At most PROBE_ROWS observations [B, ...] of the last rollout, spread over time and environments."""
+        rows = self.rollout.observations.flatten(0, 1)
+        probe: NDArray[Any] = rows[:: max(1, len(rows) // PROBE_ROWS)].numpy()
+        return probe
 
     def train_one_rollout(self, stop_requested: Callable[[], bool] = lambda: False) -> UpdateReport:
         """Collect T steps from every environment and learn from them.

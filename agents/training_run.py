@@ -128,6 +128,7 @@ class TrainingRun:
             metrics.write(self._row(report))
             display.update(self._figures())
             if time.perf_counter() - last_save >= config.checkpoint_seconds:
+                self.learner.recheck_precision()
                 self._save(directory)
                 last_save = time.perf_counter()
 

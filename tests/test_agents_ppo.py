@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vecenv
+from vecenv.agents import ppo
 from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint
 from vecenv.agents.collector import CollectionInterrupted
 from vecenv.agents.config import PPOConfig
@@ -205,6 +206,20 @@ def test_images_get_their_mean_and_train_in_both_precisions(precision):
     assert learner.collector.policy.precision == precision
     # The first minibatch is the only one: its ratios differ from 1 by nothing but rounding.
     assert report.approximate_kl < 0.01
+
+
+def test_auto_falls_back_to_float32_when_actions_drift_apart(monkeypatch):
+    config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, minibatch_size=16, network="small-cnn")
+    learner = make_learner(config, env=PixelCorridorEnv)
+    learner._requested_precision = "auto"
+    monkeypatch.setattr(ppo, "choose_acting_precision", lambda *arguments: "bfloat16")
+    learner.prepare()
+    monkeypatch.setattr(ppo, "greedy_agreement", lambda *arguments: 0.9991)
+    learner.recheck_precision()
+    assert learner.collector.policy.precision == "bfloat16"
+    monkeypatch.setattr(ppo, "greedy_agreement", lambda *arguments: 0.9989)
+    learner.recheck_precision()
+    assert learner.collector.policy.precision == learner.precision["acting"] == "float32"
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
