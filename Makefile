@@ -12,19 +12,20 @@ PONG_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types format pong bench parity clean
+.PHONY: help demo test setup check lint types portable format pong bench parity clean
 
 help:
-	@echo "make demo    the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
-	@echo "make test    full set-up, then every test"
-	@echo "make setup   full set-up only"
-	@echo "make check   what CI runs: ruff, mypy, the tests that are not slow"
-	@echo "make types   mypy, strict"
-	@echo "make format  ruff format and the safe fixes of ruff check"
-	@echo "make pong    PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
-	@echo "make bench   throughput against the peers, and start-up cost"
-	@echo "make parity  the tests that compare our observations with the peers', bit for bit"
-	@echo "make clean   remove what the commands above built (not $(VENV), not runs/)"
+	@echo "make demo      the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
+	@echo "make test      full set-up, then every test"
+	@echo "make setup     full set-up only"
+	@echo "make check     what CI runs: ruff, mypy, the portable path, the tests that are not slow"
+	@echo "make types     mypy, strict"
+	@echo "make portable  the tests of the back ends over the portable path that macOS takes"
+	@echo "make format    ruff format and the safe fixes of ruff check"
+	@echo "make pong      PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
+	@echo "make bench     throughput against the peers, and start-up cost"
+	@echo "make parity    the tests that compare our observations with the peers', bit for bit"
+	@echo "make clean     remove what the commands above built (not $(VENV), not runs/)"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -49,8 +50,12 @@ setup: $(VENV)/.stamp-dev
 test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/.stamp-dev lint types
+check: $(VENV)/.stamp-dev lint types portable
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+# The back ends once more over the means that every POSIX system has, in place of Linux's own.
+portable: $(VENV)/.stamp-dev
+	VECENV_PORTABLE=1 $(BIN)/python -m pytest -q -m "not slow" $(wildcard tests/test_vec_*.py tests/test_subproc_*.py)
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
