@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -317,6 +317,13 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         if self.settings.statistics and arrays.episode_ended.any():
             add_episode_infos(infos, arrays.episode_ended, self.episode_statistics())
         return self._returned_observations(), arrays.rewards.copy(), terminations, truncations, infos
+
+    def _note_failures(self, env_indices: Iterable[int]) -> None:
+        """After a step or reset in which envs failed: the rows of the others are real and stand in the new slot."""
+        self._failed = tuple(sorted(set(env_indices)))
+        self.slot = self._next_slot()
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
 
     def _next_slot(self) -> int:
         return (self.slot + 1) % self.settings.slots

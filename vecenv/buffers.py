@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,36 @@ def reserve_block(descriptor: int, size: int) -> None:
         MemoryError: the machine cannot hold it. Without this a worker would die of SIGBUS later.
     """
     size = max(size, mmap.PAGESIZE)
+    available = available_memory()
+    if available is not None and size > available:
+        raise MemoryError(
+            f"the vector env needs {size / 2**20:.0f} MiB of shared memory, {available / 2**20:.0f} MiB are available; "
+            "use fewer envs, fewer slots or smaller observations"
+        )
     try:
         os.ftruncate(descriptor, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
         raise MemoryError(f"cannot set aside {size / 2**20:.0f} MiB of shared memory: {error}") from error
+
+
+def available_memory() -> int | None:
+    """Bytes that can still be used, by the machine and by the control group; None: the system does not tell."""
+    bounds = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                bounds.append(int(line.split()[1]) * 1024)
+    except OSError:
+        pass
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            bounds.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return min(bounds, default=None)
 
 
 class Block:

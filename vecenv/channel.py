@@ -97,13 +97,15 @@ class Channel:
             raise EOFError
         return messages
 
+    def has_message(self) -> bool:
+        """Whether a whole message has been received that nobody took yet; no poll would tell of it."""
+        size = len(self._received)
+        return size >= _LENGTH.size and size >= _LENGTH.size + int(_LENGTH.unpack_from(self._received)[0])
+
     def _next(self) -> bytes | None:
-        if len(self._received) < _LENGTH.size:
+        if not self.has_message():
             return None
-        (length,) = _LENGTH.unpack_from(self._received)
-        stop = _LENGTH.size + length
-        if len(self._received) < stop:
-            return None
+        stop = _LENGTH.size + int(_LENGTH.unpack_from(self._received)[0])
         data = bytes(self._received[_LENGTH.size : stop])
         del self._received[:stop]
         return data

@@ -148,7 +148,7 @@ def _instance_of_both(original: BaseException | None) -> EnvError:
         return EnvError()
     try:
         both: Any = type("EnvError", (EnvError, type(original)), {"__module__": __name__})
-        error: EnvError = both.__new__(both)
+        error: EnvError = type(original).__new__(both)
         error.__dict__.update(original.__dict__)
     except Exception:  # a class that refuses bases, arguments or attributes is the user's; the plain error serves
         return EnvError()

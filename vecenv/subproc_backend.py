@@ -276,7 +276,7 @@ class SubprocVecEnv(VecEnv):
                     if kind == "columns":
                         self._add_columns(value)
             if self._doing in ("reset", "step"):
-                self._failed = tuple(sorted({failure.env_index for failure in failures}))
+                self._note_failures(failure.env_index for failure in failures)
             raise env_error(failures, self._doing) from failures[0].exception
         return replies
 

@@ -75,7 +75,7 @@ class SyncVecEnv(VecEnv):
         except SliceFailed as failed:
             self._infos.take()
             if doing in ("reset", "step"):
-                self._failed = tuple(failure.env_index for failure in failed.failures)
+                self._note_failures(failure.env_index for failure in failed.failures)
             raise env_error(failed.failures, doing) from failed.failures[0].exception
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

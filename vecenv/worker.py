@@ -186,11 +186,18 @@ class _Worker:
         channel_fd = self._channel.fileno()
         while True:
             ready = [descriptor for descriptor, _ in poller.poll()]
-            if channel_fd in ready and not self._serve(self._channel.receive()):
+            if channel_fd in ready and not self._serve_messages():
                 return
             if self._signals.read_fd in ready:
                 self._signals.clear()
                 self._step()
+
+    def _serve_messages(self) -> bool:
+        """Carry out what has arrived; False: the last message was among it."""
+        while self._serve(self._channel.receive()):
+            if not self._channel.has_message():
+                return True
+        return False
 
     def _serve(self, message: tuple[Any, ...]) -> bool:
         """Carry out one message; False: it was the last."""

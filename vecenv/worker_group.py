@@ -53,7 +53,7 @@ class WorkerGroup:
         self._channels: list[Channel] = []
         self._commands: list[Signal] = []
         self._answers: Signal | None = None
-        self._lifeline: int | None = None
+        self._lifelines: list[int] = []
         self._block_fd: int | None = None
         self._poller = select.poll()
         self._inboxes: list[list[Any]] = [[] for _ in self.slices]
@@ -66,29 +66,29 @@ class WorkerGroup:
 
     def start(self, method: str, configs: Sequence[WorkerConfig], preload: Sequence[str]) -> None:
         """Start all workers and tell each what to build; they build side by side."""
-        lifeline_read, self._lifeline = os.pipe()
-        try:
-            self._block_fd = create_block_file()
-            self._answers = Signal.create()
-            self._poller.register(self._answers.read_fd, select.POLLIN)
-            for _ in configs:
-                ours, theirs = socket.socketpair()
-                with theirs:
-                    channel, command = Channel(ours), Signal.create()
-                    self._channels.append(channel)
-                    self._commands.append(command)
-                    self._poller.register(channel.fileno(), select.POLLIN)
-                    descriptors = [
-                        theirs.fileno(),
-                        lifeline_read,
-                        command.read_fd,
-                        self._answers.write_fd,
-                        self._block_fd,
-                    ]
-                    self.processes.append(launch_worker(method, descriptors, preload))
-        finally:
-            os.close(lifeline_read)
+        self._block_fd = create_block_file()
+        self._answers = Signal.create()
+        self._poller.register(self._answers.read_fd, select.POLLIN)
+        for _ in configs:
+            self._launch(method, self._block_fd, self._answers, preload)
         self.send_all([dumps(config) for config in configs], "construction")
+
+    def _launch(self, method: str, block_fd: int, answers: Signal, preload: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours)
+        self._channels.append(channel)
+        with theirs:
+            command = Signal.create()
+            self._commands.append(command)
+            # One pipe per worker: whom the kernel notifies of its end is a property of the open file, not of the copy.
+            lifeline, held = os.pipe()
+            self._lifelines.append(held)
+            try:
+                self._poller.register(channel.fileno(), select.POLLIN)
+                descriptors = [theirs.fileno(), lifeline, command.read_fd, answers.write_fd, block_fd]
+                self.processes.append(launch_worker(method, descriptors, preload))
+            finally:
+                os.close(lifeline)
 
     def first_messages(self, doing: str) -> list[tuple[str, Any]]:
         """Wait for one message from every worker and take it."""
@@ -253,9 +253,9 @@ class WorkerGroup:
         self._closed = True
         for channel in self._channels:
             channel.close()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        for lifeline in self._lifelines:
+            os.close(lifeline)
+        self._lifelines = []
 
     def _release(self) -> None:
         _groups.discard(self)
@@ -265,9 +265,11 @@ class WorkerGroup:
             command.close()
         if self._answers is not None:
             self._answers.close()
-        for descriptor in (self._lifeline, self._block_fd):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._lifeline = self._block_fd = None
+        for lifeline in self._lifelines:
+            os.close(lifeline)
+        self._lifelines = []
+        if self._block_fd is not None:
+            os.close(self._block_fd)
+            self._block_fd = None
         for process in self.processes:
             process.release()

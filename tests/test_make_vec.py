@@ -1,0 +1,148 @@
+"""`make_vec`: what it builds, and one clear error for everything that it refuses."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+
+import vecenv
+from vecenv import MissingExtra, UnknownSetting, make_vec
+from vecenv.testing import CountEnv, assert_same
+
+
+@pytest.mark.parametrize("backend", ["auto", "sync", "subproc"])
+def test_builds_from_ids_specs_and_functions(backend):
+    for env_id in ("CartPole-v1", gym.spec("CartPole-v1"), functools.partial(gym.make, "CartPole-v1")):
+        with make_vec(env_id, 3, backend, seed=1) as envs:
+            assert isinstance(envs, gym.vector.VectorEnv)
+            assert envs.num_envs == 3
+            observations, infos = envs.reset()
+            assert observations.shape == (3, 4)
+            assert infos == {}
+            assert observations in envs.observation_space
+
+
+def test_env_arguments_and_wrappers():
+    with make_vec("CartPole-v1", 2, "sync", max_episode_steps=3, wrappers=[gym.wrappers.FlattenObservation]) as envs:
+        envs.reset()
+        for _ in range(3):
+            truncations = envs.step([0, 1])[3]
+        assert truncations.all()
+        assert type(envs.envs[0]) is gym.wrappers.FlattenObservation
+        assert envs.spec.id == "CartPole-v1"
+        assert envs.spec.kwargs == {"max_episode_steps": 3, "num_envs": 2}
+    with make_vec(CountEnv, 2, length=4) as envs:
+        assert envs.get_attr("length") == (4, 4)
+
+
+def test_module_prefix_of_ids():
+    with make_vec("gymnasium:CartPole-v1", 1, "sync") as envs:
+        envs.reset()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("CartPol-v1", 2), UnknownSetting, "CartPol-v1.*CartPole"),
+        (("Nothing/At-All-v0", 2), UnknownSetting, "Nothing"),
+        (("", 2), UnknownSetting, "does not exist"),
+        (("no_such_module_x:Env-v0", 2), UnknownSetting, "no_such_module_x"),
+        ((5, 2), TypeError, "env_id"),
+        (("CartPole-v1", 0), ValueError, "num_envs.*got 0"),
+        (("CartPole-v1", -3), ValueError, "num_envs.*got -3"),
+        (("CartPole-v1", 2.0), TypeError, "num_envs.*2.0"),
+        (("CartPole-v1", True), TypeError, "num_envs.*True"),
+        (("CartPole-v1", "4"), TypeError, "num_envs.*'4'"),
+        (("CartPole-v1", 2, "threads"), UnknownSetting, "threads.*auto, sync, subproc"),
+        (("CartPole-v1", 2, "envpool"), NotImplementedError, "envpool.*not available yet"),
+    ],
+)
+def test_refuses_arguments(arguments, error, text):
+    with pytest.raises(error, match=text):
+        make_vec(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"num_workers": 0}, ValueError, "num_workers"),
+        ({"num_workers": "2"}, TypeError, "num_workers"),
+        ({"num_workers": 2, "backend": "sync"}, ValueError, "sync back end has no workers"),
+        ({"batch_size": 1}, NotImplementedError, "batch_size"),
+        ({"autoreset_mode": "Sometimes"}, UnknownSetting, "Sometimes.*NextStep"),
+        ({"slots": 0}, ValueError, "slots"),
+        ({"preprocess": "ale"}, UnknownSetting, "only Atari"),
+        ({"wrappers": [3]}, TypeError, r"wrappers\[0\]"),
+        ({"backend_options": {"contxt": "spawn"}, "backend": "subproc"}, UnknownSetting, "contxt.*context"),
+        ({"backend_options": {"context": "spon"}, "backend": "subproc"}, UnknownSetting, "spon.*forkserver"),
+        ({"backend_options": {"context": "spawn"}, "backend": "sync"}, UnknownSetting, "context.*none"),
+        ({"no_such_argument": 1}, TypeError, "no_such_argument"),
+    ],
+)
+def test_refuses_settings(settings, error, text):
+    children = len(psutil.Process().children(recursive=True))
+    with pytest.raises(error, match=text):
+        make_vec("CartPole-v1", 2, **{"backend": "sync", **settings})
+    assert len(psutil.Process().children(recursive=True)) <= children + 1
+
+
+def test_missing_atari_extra(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "ale_py" else find(name, *rest)
+    )
+    with pytest.raises(MissingExtra, match=r"ale-py is not installed; run: pip install 'vecenv\[atari\]'"):
+        make_vec("PongNoFrameskip-v4", 2)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("slots", [2, 5])
+def test_atari_is_the_same_on_both_back_ends(mode, slots):
+    pytest.importorskip("ale_py")
+    arguments = {"autoreset_mode": mode, "slots": slots, "statistics": True, "repeat_action_probability": 0.25}
+    with (
+        make_vec("BreakoutNoFrameskip-v4", 4, "sync", **arguments) as one,
+        make_vec("BreakoutNoFrameskip-v4", 4, "subproc", num_workers=2, **arguments) as two,
+    ):
+        assert one.config == two.config
+        assert one.config.repeat_action_probability == 0.25
+        assert one.single_observation_space == gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+        assert_same(one.reset(seed=9), two.reset(seed=9))
+        rng = np.random.default_rng(0)
+        ended = 0
+        for step in range(400):
+            actions = rng.integers(0, 4, 4)
+            left, right = one.step(actions), two.step(actions)
+            for result in (left, right):
+                if "episode" in result[4]:
+                    ended += 1
+                    result[4]["episode"].pop("t")
+            assert_same(left, right, f"step {step}")
+        assert ended >= 2
+
+
+def test_atari_writes_into_the_ring():
+    pytest.importorskip("ale_py")
+    with make_vec("PongNoFrameskip-v4", 3, "subproc", num_workers=2, copy=False, slots=4) as envs:
+        observations, infos = envs.reset(seed=0)
+        assert envs.observation_slots.shape == (4, 3, 4, 84, 84)
+        assert np.shares_memory(observations, envs.observation_slots[envs.slot])
+        assert infos["lives"].dtype == np.int64
+        seen = [observations.copy()]
+        for _ in range(3):
+            seen.append(envs.step([2, 3, 2])[0].copy())
+        order = [(envs.slot + 1 + k) % 4 for k in range(4)]
+        np.testing.assert_array_equal(envs.observation_slots[order], seen)
+
+
+def test_names_of_the_package():
+    for name in vecenv.__all__:
+        assert getattr(vecenv, name) is not None
+    assert set(vecenv.__all__) <= set(dir(vecenv))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = vecenv.no_such_name
