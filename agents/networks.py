@@ -89,7 +89,8 @@ class CNNTrunk(nn.Module):
         dtype = next(self.parameters()).dtype
         if torch.is_autocast_enabled(observations.device.type):
             dtype = torch.get_autocast_dtype(observations.device.type)
-        images = observations.to(dtype).sub_(self.mean_image.to(dtype)).mul_(self.SCALE)
+        # One pass over the pixels: (observations - mean) * SCALE.
+        images = torch.add(self.mean_image.to(dtype) * -self.SCALE, observations, alpha=self.SCALE)
         features: Tensor = self.layers(images)
         return features
 

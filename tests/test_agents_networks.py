@@ -59,6 +59,20 @@ def test_the_mean_image_is_subtracted():
     torch.testing.assert_close(features, network.trunk(torch.zeros_like(mean)))
 
 
+def test_bfloat16_pixels_are_exact():
+    network = build_actor_critic(IMAGES, Discrete(6), PPOConfig(network="small-cnn"), seed=0)
+    images = torch.from_numpy(np.stack([IMAGES.sample() for _ in range(9)]))
+    network.trunk.set_mean_image(images)
+    mean = network.trunk.mean_image.clone()
+    seen = []
+    network.cast_trunks(torch.bfloat16).trunk.layers.register_forward_pre_hook(
+        lambda layer, inputs: seen.extend(inputs)
+    )
+    network(images)
+    assert seen[0].dtype == torch.bfloat16
+    assert torch.equal(seen[0].double(), (images - mean).double() / 128)
+
+
 @pytest.mark.parametrize(
     ("observations", "actions", "network", "named"),
     [
