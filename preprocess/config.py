@@ -82,7 +82,7 @@ class AtariConfig:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
             raise TypeError(f"{name} must be an int, got {value!r}")
-        if not lowest <= value <= highest:
+        if not lowest <= int(value) <= highest:
             raise ValueError(f"{name} must be from {lowest} to {highest}, got {value}")
         # NumPy integers would leak into settings that are stored as JSON.
         object.__setattr__(self, name, int(value))

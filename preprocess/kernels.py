@@ -43,7 +43,7 @@ def _kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 @_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))
-def pool_gray_word(last: int, one_before: int, gray_pairs: Any) -> int:
+def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
     """Gray maximum of eight neighbouring pixels.
 
     Args:
@@ -137,7 +137,7 @@ def resize_pixel_in_floats(
     column_units: Any,
     column_floats: Any,
     total: int,
-) -> int:
+) -> Any:
     """One output pixel as OpenCV sums it: float32, along the row first, then down; exact halves to the even number."""
     result = np.float32(0)
     for row_tap in range(row_floats.shape[1]):
@@ -150,7 +150,7 @@ def resize_pixel_in_floats(
 
 
 @_kernel(types.boolean(_SUMS, types.int64, _BYTES_1D))
-def round_sums(sums: Any, total: int, out: Any) -> bool:
+def round_sums(sums: Any, total: int, out: Any) -> Any:
     """Divide weighted sums by their weight and round.
 
     Args:

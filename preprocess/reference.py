@@ -23,8 +23,7 @@ def resize_area_opencv(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> n
     """
     import cv2
 
-    resized: npt.NDArray[np.uint8] = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
-    return resized
+    return np.asarray(cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def resize_area_floats(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:

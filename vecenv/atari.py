@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -65,7 +65,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         ValueError: no such ROM or render mode, or a screen that the settings cannot be applied to.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 15}  # type: ignore[misc]
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
 
     def __init__(self, rom: str, config: AtariConfig | None = None, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -78,8 +78,8 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         self.metadata = {**type(self).metadata, "render_fps": max(1, round(60 / self.config.frame_skip))}
         self._actions = tuple(range(len(_ACTION_NAMES))) if self.config.full_action_space else facts.minimal_actions
         self._presses_fire = self.config.fire_reset and _FIRE in self._actions
-        shape = (self.config.stack_size, *self.config.screen_size)
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self._shape = (self.config.stack_size, *self.config.screen_size)
+        self.observation_space = gymnasium.spaces.Box(0, 255, self._shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._actions))
         self.unclipped_reward = 0.0
         self.game_over = False
@@ -89,7 +89,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         self._captures = [self._screens[index] for index in range(2 if self.config.max_pool else 1)]
         memory = np.zeros((3, facts.height, SCREEN_WIDTH), np.uint8)
         weights = area_weights((facts.height, SCREEN_WIDTH), self.config.screen_size)
-        self._frames = np.zeros((shape[0] + 1, *shape[1:]), np.uint8)
+        self._frames = np.zeros((self.config.stack_size + 1, *self.config.screen_size), np.uint8)
         self._kernel_arguments = (self._screens, memory, gray_pairs(facts.palette), *weights, self._frames)
         self._newest = 0
         self._emulator: Any = None
@@ -125,7 +125,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         Returns:
             The observation, a new array, and the infos.
         """
-        observation = np.empty(self.observation_space.shape, np.uint8)  # type: ignore[arg-type]
+        observation = np.empty(self._shape, np.uint8)
         return observation, self.reset_into(observation, seed=seed, options=options)
 
     def reset_into(
@@ -175,7 +175,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         Returns:
             The observation, a new array, reward, terminated, truncated and infos.
         """
-        observation = np.empty(self.observation_space.shape, np.uint8)  # type: ignore[arg-type]
+        observation = np.empty(self._shape, np.uint8)
         return observation, *self.step_into(action, observation)
 
     def step_into(self, action: Any, out: npt.NDArray[np.uint8]) -> tuple[float, bool, bool, dict[str, Any]]:
@@ -259,7 +259,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
             "frame_number": emulator.getFrameNumber(),
         }
 
-    def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> npt.NDArray[np.uint8] | None:
         """The game's present screen at full resolution.
 
         Returns:
