@@ -62,6 +62,8 @@ class PPOConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UnknownSetting(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.num_steps < 2:
+            raise UnknownSetting("num_steps must be at least 2: a rollout of one row may hold nothing but resets")
         for name in ("gamma", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UnknownSetting(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")

@@ -61,14 +61,13 @@ class PPO:
             NotImplementedError: for spaces that have no network or action head yet.
             ValueError: when the network does not fit the observations, or the slots do not fit ``num_steps``.
         """
-        if envs.observation_slots.shape[0] != config.num_steps + 1:
-            raise ValueError(
-                f"envs needs {config.num_steps + 1} observation slots, got {envs.observation_slots.shape[0]}"
-            )
         self.config = config
         self.device = torch.device(device)
         self.network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed)
         self.network.to(self.device)
+        num_slots = envs.observation_slots.shape[0]
+        if num_slots != config.num_steps + 1:
+            raise ValueError(f"envs needs {config.num_steps + 1} observation slots, got {num_slots}")
         # The paper's code base used this epsilon; Adam's default makes the first steps on rare features too long.
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
         self.env_steps = 0

@@ -83,6 +83,18 @@ def test_learning_rate_falls_linearly_with_env_steps():
     assert learner.optimizer.param_groups[0]["lr"] == rates[-1] == 0.0
 
 
+@pytest.mark.parametrize(("num_envs", "num_steps", "total_steps"), [(1, 2, 1), (3, 5, 40), (8, 2, 100)])
+def test_odd_sizes_train(num_envs, num_steps, total_steps):
+    config = PPOConfig(num_envs=num_envs, num_steps=num_steps, total_steps=total_steps, num_epochs=2)
+    learner = make_learner(config)
+    updates = 0
+    while learner.env_steps < total_steps:
+        learner.train_one_rollout()
+        updates += 1
+    assert updates >= total_steps // (num_envs * num_steps)
+    assert torch.isfinite(weights(learner)).all()
+
+
 def test_objective_is_the_papers():
     learner = make_learner()
     rng = np.random.default_rng(0)

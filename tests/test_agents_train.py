@@ -147,6 +147,7 @@ def test_eval_plays_whole_episodes(finished, capsys):
         (["train", "ppo", *SHORT, "--gamma", "high"], "--gamma"),
         (["train", "ppo", *SHORT, "--gamma", "1.5"], "gamma must lie between 0 and 1, got 1.5"),
         (["train", "ppo", *SHORT, "--num-envs", "0"], "num_envs must be a whole number of at least 1, got 0"),
+        (["train", "ppo", *SHORT, "--num-steps", "1"], "num_steps must be at least 2"),
         (["train", "ppo", *SHORT, "--num-envs", "2.5"], "--num-envs"),
         (["train", "ppo", *SHORT, "--backend", "warp"], "warp"),
         (["train", "ppo", *SHORT, "--device", "abacus"], "no torch device 'abacus'"),
