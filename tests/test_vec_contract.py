@@ -161,7 +161,7 @@ def test_next_step_ignores_the_action_after_an_end(make):
     envs = make(count_fns(2), statistics=True)
     envs.reset()
     for _ in range(3):
-        observations, rewards, terminations, _, infos = envs.step([0, 0])
+        observations, rewards, terminations, *_ = envs.step([0, 0])
     np.testing.assert_array_equal(observations[0], [0, 0, 3])
     np.testing.assert_array_equal(terminations, [True, False])
     # the ignored action is not even range-checked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from vecenv.actions import write_actions
+from vecenv.arguments import check_positive_int, seeds_of, split_reset_mask
 from vecenv.autoreset import autoreset_mode_of
 from vecenv.batch import BatchArrays
 from vecenv.infos import Infos
@@ -77,19 +77,6 @@ class EnvDescription:
     action_space: gym.Space[Any]
     metadata: dict[str, Any]
     render_mode: str | None
-
-
-def check_positive_int(name: str, value: Any) -> int:
-    """Refuse what is no int (a bool is none) or below 1.
-
-    Raises:
-        TypeError, ValueError: with the name and what came.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}: expected a positive int, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name}: expected a positive int, got {value}")
-    return int(value)
 
 
 class VecEnv(VectorEnv[Any, Any, Any]):
@@ -352,91 +339,3 @@ class VecEnv(VectorEnv[Any, Any, Any]):
     def __len__(self) -> int:
         """Number of environments."""
         return self.num_envs
-
-
-def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
-    """One seed per env.
-
-    Args:
-        seed: None, an int s (env i gets s + i), or a sequence of ints and None.
-        num_envs: how many.
-
-    Raises:
-        TypeError, ValueError: anything else, a wrong length, or a negative seed.
-    """
-    if seed is None:
-        return [None] * num_envs
-    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        seeds: list[Any] = [int(seed) + i for i in range(num_envs)]
-    elif isinstance(seed, (Sequence, np.ndarray)) and not isinstance(seed, (str, bytes)):
-        seeds = list(seed)
-    else:
-        raise TypeError(f"seed: expected None, an int or a sequence of {num_envs} ints or None, got {seed!r}")
-    if len(seeds) != num_envs:
-        raise ValueError(f"seed: expected one per environment, num_envs={num_envs}, got {len(seeds)}")
-    for index, one in enumerate(seeds):
-        if one is None:
-            continue
-        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
-            raise TypeError(f"seed: expected an int or None for environment {index}, got {one!r}")
-        if one < 0:
-            raise ValueError(f"seed: expected a non-negative int for environment {index}, got {one}")
-        seeds[index] = int(one)
-    return seeds
-
-
-def split_reset_mask(
-    options: dict[str, Any] | None, num_envs: int
-) -> tuple[npt.NDArray[np.bool_] | None, dict[str, Any] | None]:
-    """Take `reset_mask` out of reset options without changing the caller's dict.
-
-    Returns:
-        The mask (a copy) or None, and the options for the envs.
-
-    Raises:
-        TypeError, ValueError: the options are no dict, or the mask is no bool array `[num_envs]` with a True in it.
-    """
-    if options is None:
-        return None, None
-    if not isinstance(options, dict):
-        raise TypeError(f"options: expected a dict or None, got {options!r}")
-    if "reset_mask" not in options:
-        return None, options
-    mask = options["reset_mask"]
-    if not isinstance(mask, np.ndarray):
-        raise TypeError(f"options['reset_mask']: expected a numpy array, got {type(mask).__name__}")
-    if mask.dtype != np.bool_:
-        raise TypeError(f"options['reset_mask']: expected dtype bool, got {mask.dtype}")
-    if mask.shape != (num_envs,):
-        raise ValueError(f"options['reset_mask']: expected shape ({num_envs},), got {mask.shape}")
-    if not mask.any():
-        raise ValueError("options['reset_mask']: expected at least one True")
-    return mask.copy(), {key: value for key, value in options.items() if key != "reset_mask"}
-
-
-def values_per_env(name: str, values: Any, num_envs: int) -> list[Any]:
-    """One value per env out of a list or tuple of them, or one for all.
-
-    Raises:
-        ValueError: a list or tuple of another length.
-    """
-    if not isinstance(values, (list, tuple)):
-        return [values] * num_envs
-    if len(values) != num_envs:
-        raise ValueError(f"set_attr({name!r}): expected {num_envs} values, one per environment, got {len(values)}")
-    return list(values)
-
-
-def check_callable_name(name: str) -> None:
-    """Refuse to call what would go round the vector env.
-
-    Raises:
-        ValueError: `reset`, `step` or `close`.
-    """
-    if name in ("reset", "step", "close"):
-        raise ValueError(f"call({name!r}): use `{name}` of the vector env itself")
-
-
-def owner_pid() -> int:
-    """Process id to compare with later: a fork of the owner must leave workers alone."""
-    return os.getpid()

@@ -12,7 +12,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from vecenv.base import VecEnv, check_positive_int
+from vecenv.arguments import check_positive_int
+from vecenv.base import VecEnv
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.subproc_backend import SubprocVecEnv
 from vecenv.sync_backend import SyncVecEnv

@@ -15,15 +15,8 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import AsyncState
 
-from vecenv.base import (
-    EnvDescription,
-    StepResult,
-    VecEnv,
-    VectorSettings,
-    check_callable_name,
-    check_positive_int,
-    values_per_env,
-)
+from vecenv.arguments import check_callable_name, check_positive_int, values_per_env
+from vecenv.base import EnvDescription, StepResult, VecEnv, VectorSettings
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.channel import dumps

@@ -8,13 +8,8 @@ from typing import Any
 import gymnasium as gym
 
 from vecenv.actions import split_actions
-from vecenv.base import (
-    EnvDescription,
-    VecEnv,
-    VectorSettings,
-    check_callable_name,
-    values_per_env,
-)
+from vecenv.arguments import check_callable_name, values_per_env
+from vecenv.base import EnvDescription, VecEnv, VectorSettings
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.env_slice import EnvSlice, SliceFailed, build_envs
