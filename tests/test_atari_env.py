@@ -194,6 +194,8 @@ def test_misuse_is_refused() -> None:
         env.step(0)
     with pytest.raises(ValueError, match=r"render_mode.*'human'"):
         AtariEnv("pong", render_mode="human")
+    with pytest.raises(TypeError, match="config must be an AtariConfig, got 'ale'"):
+        AtariEnv("pong", "ale")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no ROM 'Pong'"):
         AtariEnv("Pong")
     with pytest.raises(ValueError, match=r"250.*whole factors"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
 
+import vecenv
 from vecenv.atari import AtariEnv
 from vecenv.preprocess.config import AtariConfig
 
@@ -171,3 +172,26 @@ def test_a_game_that_ends_within_its_noop_start_equals_the_peer() -> None:
     _, infos = driver.reset(0)
     assert any(a != b for a, b in zip(infos["frame_number"], infos["episode_frame_number"], strict=True))
     count_ends("pong", 5, num_envs=2, noop_max=7000)
+
+
+@pytest.mark.parametrize("backend", ["sync", "subproc"])
+def test_make_vec_equals_the_peer(backend: str) -> None:
+    num_envs, seed = 3, 5
+    config = AtariConfig(repeat_action_probability=0.25, max_episode_frames=400)
+    theirs = peer("breakout", config, num_envs)
+    with vecenv.make_vec("BreakoutNoFrameskip-v4", num_envs, backend=backend, preprocess=config) as ours:
+        expected: tuple[Any, ...] = theirs.reset(seed=seed)
+        got: tuple[Any, ...] = ours.reset(seed=seed)
+        generator = np.random.default_rng(seed)
+        ends = 0
+        for step in range(250):
+            np.testing.assert_array_equal(got[0], expected[0], err_msg=f"observations before step {step}")
+            for name in INFOS:
+                np.testing.assert_array_equal(got[-1][name], expected[-1][name])
+            actions = generator.integers(0, 4, num_envs)
+            expected, got = theirs.step(actions), ours.step(actions)
+            for index in (1, 2, 3):
+                np.testing.assert_array_equal(got[index], expected[index])
+            ends += int(expected[2].sum() + expected[3].sum())
+    theirs.close()
+    assert ends >= 3

@@ -62,6 +62,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
 
     Raises:
         MissingExtra: ale_py is not installed.
+        TypeError: `config` is not an `AtariConfig`.
         ValueError: no such ROM or render mode, or a screen that the settings cannot be applied to.
     """
 
@@ -70,6 +71,8 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
     def __init__(self, rom: str, config: AtariConfig | None = None, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        if config is not None and not isinstance(config, AtariConfig):
+            raise TypeError(f"config must be an AtariConfig, got {config!r}")
         self.rom = rom
         self.config = AtariConfig() if config is None else config
         self.render_mode = render_mode
