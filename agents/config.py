@@ -49,8 +49,10 @@ class PPOConfig:
     """Width of the two hidden layers of ``mlp``."""
     subtract_mean_image: bool = True
     """Image networks see the difference from the mean image of the first rollout."""
-    torch_threads: int = 1
-    """Threads that torch uses for one operation on the CPU; 0 leaves torch's own choice."""
+    training_threads: int = 1
+    """CPU threads for one operation of a gradient step; 0 leaves torch's own choice."""
+    acting_threads: int = 1
+    """CPU threads for one operation of acting; more than 1 takes cores from the workers that step the environments."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train.
@@ -72,8 +74,11 @@ class PPOConfig:
                 raise UnknownSetting(f"{name} must be above 0, got {getattr(self, name)!r}")
         if self.network not in get_args(NetworkName):
             raise UnknownSetting(f"network must be one of {', '.join(get_args(NetworkName))}, got {self.network!r}")
-        if self.torch_threads < 0:
-            raise UnknownSetting(f"torch_threads must be 0 or more, got {self.torch_threads!r}")
+        if self.training_threads < 0 or self.acting_threads < 1:
+            raise UnknownSetting(
+                "training_threads must be 0 or more and acting_threads at least 1, "
+                f"got {self.training_threads!r} and {self.acting_threads!r}"
+            )
 
 
 PPO_PRESETS: dict[str, PPOConfig] = {
@@ -88,7 +93,7 @@ PPO_PRESETS: dict[str, PPOConfig] = {
         clip_range=0.15,
         entropy_coefficient=0.01,
         network="small-cnn",
-        torch_threads=0,
+        training_threads=0,
     ),
 }
 """Hyper-parameters per kind of environment; :func:`preset_for` picks one by the environment's id."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,18 @@ from .rollout_buffer import Minibatch, TrainingBatch
 
 PROBE_ROWS = 2048
 """Observations on which acting in bfloat16 is compared with float32."""
+
+
+@contextlib.contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch use ``number`` CPU threads for one operation in this block; 0 leaves its present number."""
+    before = torch.get_num_threads()
+    if number:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class UpdateReport(NamedTuple):
@@ -90,23 +103,23 @@ class PPO:
             if self._requested_precision == "bfloat16":
                 self._use_precision({"acting": "bfloat16", "training": "bfloat16"})
             return []
-        episodes = self.collector.collect()
+        with torch_threads(self.config.acting_threads):
+            episodes = self.collector.collect()
         self.env_steps += int(self.rollout.valid.sum())
         if self.config.subtract_mean_image:
             trunk.set_mean_image(self.rollout.observations.flatten(0, 1)[:: max(1, self.rollout.num_envs // 2)])
         self.rollout.compute_advantages(self.config.gamma, self.config.gae_lambda)
         batch = TrainingBatch(self.rollout, self.device)
         sample = batch.select(torch.arange(min(self.config.minibatch_size, batch.num_rows)))
-        self._use_precision(
-            {
-                "acting": choose_acting_precision(
-                    self.network, self._probe(), self.rollout.num_envs, self._requested_precision, self.device
-                ),
-                "training": choose_training_precision(
-                    lambda autocast: self._compute_gradients(sample, autocast), self._requested_precision, self.device
-                ),
-            }
-        )
+        with torch_threads(self.config.acting_threads):
+            acting = choose_acting_precision(
+                self.network, self._probe(), self.rollout.num_envs, self._requested_precision, self.device
+            )
+        with torch_threads(self.config.training_threads):
+            training = choose_training_precision(
+                lambda autocast: self._compute_gradients(sample, autocast), self._requested_precision, self.device
+            )
+        self._use_precision({"acting": acting, "training": training})
         return episodes
 
     def recheck_precision(self) -> None:
@@ -134,8 +147,23 @@ class PPO:
         """
         config = self.config
         learning_rate = self._set_learning_rate()
-        episodes = self.collector.collect(stop_requested)
+        with torch_threads(config.acting_threads):
+            episodes = self.collector.collect(stop_requested)
         self.rollout.compute_advantages(config.gamma, config.gae_lambda)
+        with torch_threads(config.training_threads):
+            losses = self._take_gradient_steps()
+        self.collector.policy.refresh()
+        self.env_steps += int(self.rollout.valid.sum())
+        if not all(math.isfinite(loss) for loss in losses):
+            raise FloatingPointError(
+                f"the loss is no longer finite after {self.env_steps} env steps; lower --learning-rate"
+            )
+        policy_loss, value_loss, entropy, kl, clip_fraction = losses
+        return UpdateReport(episodes, policy_loss, value_loss, entropy, kl, clip_fraction, learning_rate)
+
+    def _take_gradient_steps(self) -> list[float]:
+        """All epochs over the present rollout; returns the means of what :meth:`_compute_gradients` returns."""
+        config = self.config
         batch = TrainingBatch(self.rollout, self.device)
         autocast = self.precision["training"] == "bfloat16"
         num_minibatches = max(1, round(batch.num_rows / config.minibatch_size))
@@ -146,15 +174,8 @@ class PPO:
                 figures.append(self._compute_gradients(batch.select(rows), autocast))
                 nn.utils.clip_grad_norm_(self.network.parameters(), config.max_grad_norm)
                 self.optimizer.step()
-        self.collector.policy.refresh()
-        self.env_steps += batch.num_rows
-        means = torch.stack(figures).mean(dim=0).tolist()
-        if not all(math.isfinite(mean) for mean in means):
-            raise FloatingPointError(
-                f"the loss is no longer finite after {self.env_steps} env steps; lower --learning-rate"
-            )
-        policy_loss, value_loss, entropy, kl, clip_fraction = means
-        return UpdateReport(episodes, policy_loss, value_loss, entropy, kl, clip_fraction, learning_rate)
+        means: list[float] = torch.stack(figures).mean(dim=0).tolist()
+        return means
 
     def _compute_gradients(self, minibatch: Minibatch, autocast: bool) -> Tensor:
         """Set the gradients of the clipped objective; returns (policy loss, value loss, entropy, KL, clip fraction)."""

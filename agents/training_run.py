@@ -50,9 +50,6 @@ class TrainingRun:
             slots=config.ppo.num_steps + 1,
             statistics=True,
         )
-        self._threads_before = torch.get_num_threads()
-        if config.ppo.torch_threads:
-            torch.set_num_threads(config.ppo.torch_threads)
         try:
             self.learner = PPO(self.envs, config.ppo, seed=config.seed, device=self.device, precision=config.precision)
             self.window = EpisodeWindow()
@@ -74,8 +71,7 @@ class TrainingRun:
         self.close()
 
     def close(self) -> None:
-        """Close the environments and give torch its number of threads back; may be called again."""
-        torch.set_num_threads(self._threads_before)
+        """Close the environments; may be called again."""
         self.envs.close()
 
     @property
