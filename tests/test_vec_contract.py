@@ -328,7 +328,7 @@ def test_known_infos_send_no_messages():
         counts = []
         for _ in range(40):
             infos = envs.step([0] * 4)[4]
-            counts.append(int(envs._group._counts.sum()))
+            counts.append(int(envs._control.message_counts.sum()))
             assert infos["_time"].all()
         assert sum(counts) == 0
         np.testing.assert_array_equal(infos["time"], [43] * 4)
@@ -407,17 +407,6 @@ def test_different_spaces_are_refused():
     for build in BACKENDS.values():
         with pytest.raises(RuntimeError, match=r"environments [01] and 2 differ"):
             build([CountEnv, CountEnv, wide])
-
-
-def test_spaces_without_a_layout_are_refused():
-    def texts():
-        env = CountEnv()
-        env.observation_space = gym.spaces.Text(5)
-        return env
-
-    for build in BACKENDS.values():
-        with pytest.raises(TypeError, match="observation space Text"):
-            build([texts])
 
 
 def test_wrong_observations_name_the_env(make):

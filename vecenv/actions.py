@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import Space, spaces
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector.utils import iterate
 
 from vecenv.spaces import map_arrays, row_of
 
@@ -14,7 +16,11 @@ Array = npt.NDArray[Any]
 
 
 def write_actions(
-    space: Space[Any], target: Any, actions: Any, ignored: npt.NDArray[np.bool_] | None, name: str = "actions"
+    space: Space[Any],
+    target: Any,
+    actions: Any,
+    ignored: npt.NDArray[np.bool_] | None,
+    rows: list[int] | None = None,
 ) -> bool:
     """Check a batch of actions and write it into the block.
 
@@ -23,7 +29,7 @@ def write_actions(
         target: nest of `[num_envs, ...]` arrays.
         actions: what the user gave; nothing is written where any part of it is wrong.
         ignored: `[num_envs]` bool, rows whose action has no effect (the step only resets them); not range-checked.
-        name: how messages call it.
+        rows: rows that the actions are for; None: all.
 
     Returns:
         Whether a float action is wider than its space: the envs then get it as it came, unrounded.
@@ -33,45 +39,48 @@ def write_actions(
         ValueError: wrong length, shape, keys or range; the message names the environment.
     """
     prepared: list[tuple[Array, Array]] = []
-    wide = _prepare(space, target, actions, ignored, name, prepared)
+    if rows is not None and ignored is not None:
+        ignored = ignored[rows]
+    wide = _prepare(_Part(space, target, actions, "actions"), ignored, rows, prepared)
     for array, checked in prepared:
-        array[...] = checked
+        array[slice(None) if rows is None else rows] = checked
     return wide
 
 
-def _prepare(
-    space: Space[Any],
-    target: Any,
-    actions: Any,
-    ignored: npt.NDArray[np.bool_] | None,
-    name: str,
-    prepared: list[tuple[Array, Array]],
-) -> bool:
+class _Part(NamedTuple):
+    """One part of a nest of actions: its space, where it goes, what was given, how messages call it."""
+
+    space: Any
+    target: Any
+    actions: Any
+    name: str
+
+
+def _prepare(part: _Part, ignored: Array | None, rows: list[int] | None, prepared: list[tuple[Array, Array]]) -> bool:
+    space, target, actions, name = part
     if isinstance(space, spaces.Dict):
         if not isinstance(actions, dict) or set(actions) != set(space.spaces):
             got = sorted(actions) if isinstance(actions, dict) else type(actions).__name__
             raise ValueError(f"{name}: expected a dict of batches with the keys {sorted(space.spaces)}, got {got}")
-        wide = [
-            _prepare(part, target[key], actions[key], ignored, f"{name}[{key!r}]", prepared)
-            for key, part in space.spaces.items()
-        ]
-        return any(wide)
-    if isinstance(space, spaces.Tuple):
+        parts = [_Part(inner, target[key], actions[key], f"{name}[{key!r}]") for key, inner in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
         if not isinstance(actions, (tuple, list)) or len(actions) != len(space.spaces):
             raise ValueError(f"{name}: expected a tuple of {len(space.spaces)} batches, got {actions!r}")
-        wide = [
-            _prepare(part, target[i], actions[i], ignored, f"{name}[{i}]", prepared)
-            for i, part in enumerate(space.spaces)
+        parts = [
+            _Part(inner, target[index], actions[index], f"{name}[{index}]") for index, inner in enumerate(space.spaces)
         ]
-        return any(wide)
-    array = _as_array(space, target, actions, name)
-    _check_range(space, array, ignored, name)
-    prepared.append((target, array))
-    return bool(array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(space.dtype).itemsize)
+    else:
+        array = _as_array(part, target.shape[0] if rows is None else len(rows))
+        _check_range(space, array, ignored, name, rows)
+        prepared.append((target, array))
+        return bool(array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(space.dtype).itemsize)
+    wide = [_prepare(inner, ignored, rows, prepared) for inner in parts]  # every part is checked
+    return any(wide)
 
 
-def _as_array(space: Space[Any], target: Array, actions: Any, name: str) -> Array:
-    num_envs, shape = target.shape[0], target.shape[1:]
+def _as_array(part: _Part, num_envs: int) -> Array:
+    space, target, actions, name = part
+    shape = target.shape[1:]
     dtype = np.dtype(space.dtype)
     try:
         array = actions if type(actions) is np.ndarray else np.asarray(actions)
@@ -79,10 +88,10 @@ def _as_array(space: Space[Any], target: Array, actions: Any, name: str) -> Arra
         raise ValueError(f"{name}: expected {num_envs} actions of shape {shape}, got {actions!r}: {error}") from error
     if array.ndim == 0:
         raise TypeError(f"{name}: expected a sequence of {num_envs} actions, got {actions!r}")
-    if array.shape != target.shape:
+    if array.shape != (num_envs, *shape):
         if len(array) != num_envs:
             raise ValueError(f"{name}: expected {num_envs} actions, one per environment, got {len(array)}")
-        raise ValueError(f"{name}: expected shape {target.shape}, got {array.shape}")
+        raise ValueError(f"{name}: expected shape {(num_envs, *shape)}, got {array.shape}")
     if array.dtype == dtype:
         return array
     safe = np.can_cast(array.dtype, dtype, "same_kind") or (dtype.kind == "u" and array.dtype.kind == "i")
@@ -98,7 +107,7 @@ def _as_array(space: Space[Any], target: Array, actions: Any, name: str) -> Arra
     return array
 
 
-def _check_range(space: Space[Any], array: Array, ignored: npt.NDArray[np.bool_] | None, name: str) -> None:
+def _check_range(space: Space[Any], array: Array, ignored: Array | None, name: str, rows: list[int] | None) -> None:
     low: Any
     count: Any
     if isinstance(space, spaces.Discrete):
@@ -117,7 +126,29 @@ def _check_range(space: Space[Any], array: Array, ignored: npt.NDArray[np.bool_]
         wrong &= ~ignored
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"{name}: action {array[row]!r} of environment {row} is not in {space}")
+        index = row if rows is None else rows[row]
+        raise ValueError(f"{name}: action {array[row]!r} of environment {index} is not in {space}")
+
+
+def read_actions(space: Space[Any], actions: Any, count: int) -> list[Any]:
+    """One action per env out of a batch whose space has no fixed layout.
+
+    Args:
+        space: the batched action space.
+        actions: what the user gave.
+        count: how many there must be.
+
+    Raises:
+        TypeError: no batch.
+        ValueError: another number of actions.
+    """
+    try:
+        objects = list(iterate(space, actions))
+    except (TypeError, CustomSpaceError) as error:
+        raise TypeError(f"actions: expected a batch of {count} actions, got {actions!r}: {error}") from error
+    if len(objects) != count:
+        raise ValueError(f"actions: expected {count} actions, one per environment, got {len(objects)}")
+    return objects
 
 
 def split_actions(space: Space[Any], batch: Any, wide: bool) -> list[Any]:

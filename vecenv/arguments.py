@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,22 @@ def check_positive_int(name: str, value: Any) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive int, got {value}")
     return int(value)
+
+
+def checked_env_fns(env_fns: Iterable[Any]) -> list[Any]:
+    """A list of constructors.
+
+    Raises:
+        ValueError: there are none.
+        TypeError: one of them cannot be called.
+    """
+    functions = list(env_fns)
+    if not functions:
+        raise ValueError("env_fns: expected at least one constructor, got none")
+    for index, function in enumerate(functions):
+        if not callable(function):
+            raise TypeError(f"env_fns[{index}]: expected a function that builds an env, got {function!r}")
+    return functions
 
 
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
@@ -80,6 +96,51 @@ def split_reset_mask(
     if not mask.any():
         raise ValueError("options['reset_mask']: expected at least one True")
     return mask.copy(), {key: value for key, value in options.items() if key != "reset_mask"}
+
+
+def env_ids_of(env_ids: Any, num_envs: int) -> list[int]:
+    """Indices of envs as a list.
+
+    Raises:
+        TypeError, ValueError: no ints, out of range, named twice, or none.
+    """
+    array = np.asarray(env_ids)
+    if array.shape == (0,):
+        raise ValueError("env_ids: expected at least one environment index, got none")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"env_ids: expected a sequence of environment indices, got {env_ids!r}")
+    rows: list[int] = array.tolist()
+    for row in rows:
+        if not 0 <= row < num_envs:
+            raise ValueError(f"env_ids: expected indices from 0 to {num_envs - 1}, got {row}")
+    if len(set(rows)) < len(rows):
+        raise ValueError(f"env_ids: expected every environment at most once, got {rows}")
+    return rows
+
+
+def out_like(out: Any, observations: Any, name: str = "out") -> Any:
+    """Check that `out` can take a batch of observations.
+
+    Raises:
+        TypeError, ValueError: another structure, shape or dtype; the message names the part.
+    """
+    if isinstance(observations, dict):
+        if not isinstance(out, dict) or out.keys() != observations.keys():
+            raise ValueError(f"{name}: expected a dict with the keys {sorted(observations)}, got {out!r}")
+        for key, part in observations.items():
+            out_like(out[key], part, f"{name}[{key!r}]")
+    elif isinstance(observations, tuple):
+        if not isinstance(out, tuple) or len(out) != len(observations):
+            raise ValueError(f"{name}: expected a tuple of {len(observations)} parts")
+        for index, part in enumerate(observations):
+            out_like(out[index], part, f"{name}[{index}]")
+    elif not isinstance(out, np.ndarray) or not isinstance(observations, np.ndarray):
+        raise TypeError(f"{name}: expected a numpy array, got {type(out).__name__}")
+    elif out.shape != observations.shape or out.dtype != observations.dtype or not out.flags.writeable:
+        raise ValueError(
+            f"{name}: expected a writable array {observations.dtype}{observations.shape}, got {out.dtype}{out.shape}"
+        )
+    return out
 
 
 def values_per_env(name: str, values: Any, num_envs: int) -> list[Any]:

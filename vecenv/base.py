@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from vecenv.actions import write_actions
-from vecenv.arguments import check_positive_int, seeds_of, split_reset_mask
-from vecenv.autoreset import autoreset_mode_of
+from vecenv.actions import read_actions, write_actions
+from vecenv.arguments import out_like, seeds_of, split_reset_mask
 from vecenv.batch import BatchArrays
 from vecenv.infos import Infos
-from vecenv.spaces import has_fixed_layout, map_arrays, row_of
+from vecenv.observations import batch_observations, batched_space
+from vecenv.settings import EnvDescription, VectorSettings
+from vecenv.spaces import copy_arrays, has_fixed_layout, map_arrays, row_of
 from vecenv.statistics import EpisodeStatistics, add_episode_infos
 
 if TYPE_CHECKING:
@@ -29,62 +29,13 @@ Array = npt.NDArray[Any]
 StepResult = tuple[Any, Array, Array, Array, Infos]
 
 
-@dataclass(frozen=True)
-class VectorSettings:
-    """What every back end can be told.
-
-    Attributes:
-        autoreset_mode: what happens when an episode ends.
-        copy: whether returned observations belong to the caller. False: they are views of the ring, valid until it
-            comes round again, `slots` calls of `reset` or `step` later.
-        slots: length of the ring of observation batches, at least 1.
-        statistics: whether ended episodes are reported in ``infos["episode"]``.
-        seed: for the first `reset` that gets none.
-    """
-
-    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
-    copy: bool = True
-    slots: int = 2
-    statistics: bool = False
-    seed: int | Sequence[int | None] | None = None
-
-    @classmethod
-    def checked(cls, **settings: Any) -> VectorSettings:
-        """Read settings as users give them.
-
-        Raises:
-            UnknownSetting: the autoreset mode does not exist.
-            TypeError, ValueError: `slots` is no positive int.
-        """
-        settings["autoreset_mode"] = autoreset_mode_of(settings.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        result = cls(**settings)
-        check_positive_int("slots", result.slots)
-        return result
-
-
-@dataclass(frozen=True)
-class EnvDescription:
-    """What built envs say about themselves.
-
-    Attributes:
-        observation_space: of one env.
-        action_space: of one env.
-        metadata: of the first env.
-        render_mode: of the first env.
-    """
-
-    observation_space: gym.Space[Any]
-    action_space: gym.Space[Any]
-    metadata: dict[str, Any]
-    render_mode: str | None
-
-
 class VecEnv(VectorEnv[Any, Any, Any]):
     """A `gymnasium.vector.VectorEnv` whose batches lie in one block of memory.
 
     Attributes:
         slot: index in `observation_slots` of the observations returned last; every `reset` and `step` moves on by one.
         autoreset_mode: what happens when an episode ends.
+        batch_size: how many environments `recv` returns.
         settings: as given at construction.
         config: the resolved Atari settings, None for other envs.
     """
@@ -93,37 +44,56 @@ class VecEnv(VectorEnv[Any, Any, Any]):
     settings: VectorSettings
     autoreset_mode: AutoresetMode
     slot: int
-    _arrays: BatchArrays
     closed = True
+    _arrays: BatchArrays
+    # One observation per env where observations have no fixed layout (or are told to take the pipe), else None.
+    _objects: list[Any] | None = None
+    _final_objects: list[Any]
+    # Actions as objects, where the action space has no fixed layout.
+    _action_objects: list[Any]
 
     def _describe(self, description: EnvDescription, num_envs: int) -> None:
-        """Take over what the envs say, and refuse spaces that this package cannot carry."""
-        for role, space in (
-            ("observation", description.observation_space),
-            ("action", description.action_space),
-        ):
-            if not has_fixed_layout(space):
-                raise TypeError(
-                    f"{role} space {space}: only Box, Discrete, MultiDiscrete, MultiBinary and Dict/Tuple of these "
-                    "are supported"
-                )
+        """Take over what the envs say."""
         self.num_envs = num_envs
+        self.copy = self.settings.copy
+        self.observation_mode = self.settings.observation_mode
         self.autoreset_mode = self.settings.autoreset_mode
         self.metadata = {**description.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = description.render_mode
-        self.single_observation_space = description.observation_space
+        self.single_observation_space, self.observation_space = batched_space(
+            self.settings.observation_mode, description.observation_spaces
+        )
         self.single_action_space = description.action_space
-        self.observation_space = batch_space(description.observation_space, num_envs)
         self.action_space = batch_space(description.action_space, num_envs)
+        self.batch_size = self.settings.checked_batch_size(num_envs)
         self.slot = self.settings.slots - 1
         self._first_seed = self.settings.seed
+        self._seeds: list[int | None] = [None] * num_envs
         self._done = np.zeros(num_envs, np.bool_)
-        self._failed: tuple[int, ...] = ()
+        self._failed: set[int] = set()
+        self._outstanding: dict[int, None] = {}
+        self._received: list[int] = list(range(num_envs))
+        self._whole_sent = False
+        fixed = self.settings.shared_memory is not False and has_fixed_layout(self.single_observation_space)
+        self._objects = None if fixed else [None] * num_envs
+        self._final_objects = [None] * num_envs
+        self._actions_fixed = has_fixed_layout(self.single_action_space)
+        self._action_objects = [None] * num_envs
+
+    @property
+    def _planned_spaces(self) -> tuple[gym.Space[Any] | None, gym.Space[Any] | None]:
+        """Single spaces that the block holds batches of; None where values travel as objects."""
+        observation_space = self.single_observation_space if self._objects is None else None
+        return observation_space, self.single_action_space if self._actions_fixed else None
 
     # -- what users call -------------------------------------------------------------------------------------------
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+        out: Any = None,
     ) -> tuple[Any, Infos]:
         """Begin new episodes.
 
@@ -131,6 +101,7 @@ class VecEnv(VectorEnv[Any, Any, Any]):
             seed: None: generators go on. An int s: env i gets s + i. A sequence: one int or None per env.
             options: passed to every env. ``options["reset_mask"]``, `[num_envs]` bool, selects the envs to reset; the
                 others keep observation, flags and statistics. The dict is not changed.
+            out: array (or nest of arrays) to write the observations into, in place of a new one.
 
         Returns:
             observations: `[num_envs, ...]`, the caller's own unless ``copy=False``.
@@ -141,13 +112,14 @@ class VecEnv(VectorEnv[Any, Any, Any]):
             WorkerDied: a worker process ended.
         """
         self._begin_reset(seed, options)
-        return self._end_reset()
+        return self._end_reset(None, out)
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: Any, out: Any = None) -> StepResult:
         """Step every env once.
 
         Args:
             actions: `[num_envs, ...]`, a batch of the action space. Checked before any env gets one.
+            out: array (or nest of arrays) to write the observations into, in place of a new one.
 
         Returns:
             observations: `[num_envs, ...]`, the caller's own unless ``copy=False``.
@@ -162,31 +134,30 @@ class VecEnv(VectorEnv[Any, Any, Any]):
             WorkerDied: a worker process ended.
         """
         self._begin_step(actions)
-        return self._end_step()
+        return self._end_step(None, out)
 
     def episode_statistics(self) -> EpisodeStatistics:
         """Returns of unclipped rewards and lengths in steps, as counted so far; counted always, on every back end."""
-        arrays = self._arrays
-        return EpisodeStatistics(
-            returns=arrays.returns.copy(),
-            lengths=arrays.lengths.copy(),
-            episode_counts=arrays.episode_counts.copy(),
-            last_returns=arrays.last_returns.copy(),
-            last_lengths=arrays.last_lengths.copy(),
-            last_seconds=arrays.last_seconds.copy(),
-        )
+        return EpisodeStatistics.of(self._arrays)
 
     @property
     def observation_slots(self) -> Any:
         """`[slots, num_envs, ...]`: the ring that envs write their observations into (a nest of arrays for nests).
 
         The memory stays the vector env's: a slot is valid until the ring comes round to it again.
+
+        Raises:
+            TypeError: observations of this space do not lie in arrays.
         """
+        if self._objects is not None:
+            raise TypeError(f"observations of {self.single_observation_space} do not lie in a ring of arrays")
         return self._arrays.observations
 
     @property
     def observations(self) -> Any:
         """The newest observations as views of the ring, `[num_envs, ...]`."""
+        if self._objects is not None:
+            return batch_observations(self.single_observation_space, self._objects)
         return map_arrays(self._arrays.observations, lambda array: array[self.slot])
 
     @property  # type: ignore[override]
@@ -242,11 +213,15 @@ class VecEnv(VectorEnv[Any, Any, Any]):
 
     @abstractmethod
     def _send_step(self, slot: int, wide: bool) -> None:
-        """Start a step into a slot; the actions stand in the block."""
+        """Start a step into a slot; the actions stand in the block (or in `_action_objects`)."""
 
     @abstractmethod
     def _receive(self, timeout: float | None) -> Infos:
         """Wait for the end of what was started and give the infos of the envs."""
+
+    @abstractmethod
+    def _drop_outstanding(self) -> None:
+        """Wait for rows that were sent and never received; a reset makes their results worthless."""
 
     # -- shared steps ------------------------------------------------------------------------------------------------
 
@@ -254,60 +229,99 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         if self.closed:
             raise ClosedEnvironmentError(f"`{doing}` was called on a vector env that is closed")
 
+    def _check_not_outstanding(self, doing: str, rows: Iterable[int]) -> None:
+        busy = [row for row in rows if self._whole_sent or row in self._outstanding]
+        if busy:
+            raise AlreadyPendingCallError(
+                f"`{doing}` was called while results of environments {busy} are outstanding; receive them first", "send"
+            )
+
+    def _check_can_step(self, doing: str, rows: Iterable[int] | None = None) -> None:
+        if self._failed:
+            failed = sorted(self._failed if rows is None else self._failed.intersection(rows))
+            if failed:
+                raise ResetNeeded(f"{doing}: environments {failed} failed before; reset them first")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
+            ended = np.flatnonzero(self._done).tolist()
+            ended = ended if rows is None else [row for row in rows if row in ended]
+            if ended:
+                raise ResetNeeded(
+                    f"{doing}: the episodes of environments {ended} have ended and autoreset is disabled; call "
+                    "reset(options={'reset_mask': terminations | truncations}) first"
+                )
+
+    def _take_actions(self, actions: Any, rows: list[int] | None) -> bool:
+        """Check actions and put them where the envs find them."""
+        if not self._actions_fixed:
+            objects = read_actions(self.action_space, actions, self.num_envs if rows is None else len(rows))
+            for row, action in zip(range(self.num_envs) if rows is None else rows, objects, strict=True):
+                self._action_objects[row] = action
+            return False
+        ignored = self._done if self.autoreset_mode is AutoresetMode.NEXT_STEP else None
+        return write_actions(self.single_action_space, self._arrays.actions, actions, ignored, rows)
+
+    def _note_seeds(self, seed: Any, seeds: list[int | None], rows: Iterable[int]) -> None:
+        """Remember what envs were seeded with: a restarted env gets a seed derived from it."""
+        if seed is None:
+            return
+        base = int(seed) if isinstance(seed, (int, np.integer)) else None
+        for row in rows:
+            if seeds[row] is not None:
+                self._seeds[row] = seeds[row] if base is None else base
+
     def _begin_reset(self, seed: Any, options: dict[str, Any] | None) -> None:
         self._check_open("reset")
+        self._check_not_outstanding("reset", () if not self._whole_sent else range(self.num_envs))
         if seed is None and self._first_seed is not None:
             seed = self._first_seed
         seeds = seeds_of(seed, self.num_envs)
         selected, options = split_reset_mask(options, self.num_envs)
-        if selected is not None and not set(self._failed) <= set(np.flatnonzero(selected).tolist()):
-            raise ResetNeeded(f"reset: environments {self._failed} failed before; select them in reset_mask too")
+        rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
+        if not self._failed <= set(rows):
+            raise ResetNeeded(f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask")
+        self._drop_outstanding()
         self._send_reset(self._next_slot(), seeds, options, selected)
+        self._note_seeds(seed, seeds, rows)
         self._first_seed = None
         self._selected = selected
 
-    def _end_reset(self, timeout: float | None = None) -> tuple[Any, Infos]:
+    def _end_reset(self, timeout: float | None = None, out: Any = None) -> tuple[Any, Infos]:
         infos = self._receive(timeout)
         self.slot = self._next_slot()
-        self._failed = ()
+        self._received = list(range(self.num_envs))
+        self._failed = set()
         if self._selected is None:
             self._done[:] = False
         else:
             self._done[self._selected] = False
-        return self._returned_observations(), infos
+        return self._returned_observations(out), infos
 
     def _begin_step(self, actions: Any) -> None:
         self._check_open("step")
-        if self._failed:
-            raise ResetNeeded(f"step: environments {self._failed} failed before; reset them first")
-        ignored = None
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            ignored = self._done
-        elif self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
-            rows = np.flatnonzero(self._done).tolist()
-            raise ResetNeeded(
-                f"step: the episodes of environments {rows} have ended and autoreset is disabled; call "
-                "reset(options={'reset_mask': terminations | truncations}) first"
-            )
-        wide = write_actions(self.single_action_space, self._arrays.actions, actions, ignored)
+        if self._outstanding or self._whole_sent:
+            self._check_not_outstanding("step", range(self.num_envs))
+        self._check_can_step("step")
+        wide = self._take_actions(actions, None)
         self._send_step(self._next_slot(), wide)
 
-    def _end_step(self, timeout: float | None = None) -> StepResult:
+    def _end_step(self, timeout: float | None = None, out: Any = None) -> StepResult:
         infos = self._receive(timeout)
+        self._whole_sent = False
         self.slot = self._next_slot()
         arrays = self._arrays
         terminations, truncations = arrays.terminations.copy(), arrays.truncations.copy()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._add_final_observations(infos)
+            self._add_final_observations(infos, range(self.num_envs))
         else:
             np.logical_or(terminations, truncations, out=self._done)
         if self.settings.statistics and arrays.episode_ended.any():
             add_episode_infos(infos, arrays.episode_ended, self.episode_statistics())
-        return self._returned_observations(), arrays.rewards.copy(), terminations, truncations, infos
+        return self._returned_observations(out), arrays.rewards.copy(), terminations, truncations, infos
 
     def _note_failures(self, env_indices: Iterable[int]) -> None:
         """After a step or reset in which envs failed: the rows of the others are real and stand in the new slot."""
-        self._failed = tuple(sorted(set(env_indices)))
+        self._failed.update(env_indices)
+        self._whole_sent = False
         self.slot = self._next_slot()
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
@@ -315,16 +329,23 @@ class VecEnv(VectorEnv[Any, Any, Any]):
     def _next_slot(self) -> int:
         return (self.slot + 1) % self.settings.slots
 
-    def _returned_observations(self) -> Any:
+    def _returned_observations(self, out: Any = None) -> Any:
         views = self.observations
-        return map_arrays(views, np.copy) if self.settings.copy else views
+        if out is not None:
+            copy_arrays(out_like(out, views), views)
+            return out
+        return map_arrays(views, np.copy) if self.settings.copy and self._objects is None else views
 
-    def _add_final_observations(self, infos: Infos) -> None:
-        mask = self._arrays.final_mask
+    def _add_final_observations(self, infos: Infos, rows: Sequence[int]) -> None:
+        mask = self._arrays.final_mask[rows]
         if mask.any():
-            final = np.full(self.num_envs, None, dtype=object)
-            for row in np.flatnonzero(mask):
-                final[row] = row_of(self._arrays.final_observations, int(row))
+            final = np.full(len(rows), None, dtype=object)
+            for place in np.flatnonzero(mask).tolist():
+                row = rows[place]
+                if self._objects is not None:
+                    final[place] = self._final_objects[row]
+                else:
+                    final[place] = row_of(self._arrays.final_observations, row)
             infos["final_obs"] = final
             infos["_final_obs"] = mask.copy()
 

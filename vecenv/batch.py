@@ -87,14 +87,18 @@ def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def plan_batch(
-    layout: Layout, observation_space: Space[Any], action_space: Space[Any], num_envs: int, slots: int
+    layout: Layout,
+    observation_space: Space[Any] | None,
+    action_space: Space[Any] | None,
+    num_envs: int,
+    slots: int,
 ) -> None:
     """Plan the arrays of a batch in a layout.
 
     Args:
         layout: grows by the arrays.
-        observation_space: single observation space with a fixed layout.
-        action_space: single action space with a fixed layout.
+        observation_space: single observation space with a fixed layout; None: observations lie elsewhere.
+        action_space: single action space with a fixed layout; None: actions lie elsewhere.
         num_envs: number of rows.
         slots: length of the ring of observation batches.
     """
@@ -103,18 +107,26 @@ def plan_batch(
         layout.add(name, shape, dtype)
         return None
 
-    allocate_batch(observation_space, lambda n, s, d: plan(f"observations{n}", (slots, num_envs, *s), d))
-    allocate_batch(observation_space, lambda n, s, d: plan(f"final{n}", (num_envs, *s), d))
-    allocate_batch(action_space, lambda n, s, d: plan(f"actions{n}", (num_envs, *s), wide_dtype(d)))
+    if observation_space is not None:
+        allocate_batch(observation_space, lambda n, s, d: plan(f"observations{n}", (slots, num_envs, *s), d))
+        allocate_batch(observation_space, lambda n, s, d: plan(f"final{n}", (num_envs, *s), d))
+    if action_space is not None:
+        allocate_batch(action_space, lambda n, s, d: plan(f"actions{n}", (num_envs, *s), wide_dtype(d)))
     for name, dtype in _ROW_FIELDS.items():
         layout.add(name, (num_envs,), dtype)
 
 
-def batch_arrays(block: Block, observation_space: Space[Any], action_space: Space[Any]) -> BatchArrays:
-    """The planned arrays as views of a block."""
+def batch_arrays(block: Block, observation_space: Space[Any] | None, action_space: Space[Any] | None) -> BatchArrays:
+    """The planned arrays as views of a block; parts that lie elsewhere are empty tuples."""
+    observations, final, actions = (), (), ()
+    if observation_space is not None:
+        observations = allocate_batch(observation_space, lambda n, s, d: block[f"observations{n}"])
+        final = allocate_batch(observation_space, lambda n, s, d: block[f"final{n}"])
+    if action_space is not None:
+        actions = allocate_batch(action_space, lambda n, s, d: block[f"actions{n}"])
     return BatchArrays(
-        observations=allocate_batch(observation_space, lambda n, s, d: block[f"observations{n}"]),
-        final_observations=allocate_batch(observation_space, lambda n, s, d: block[f"final{n}"]),
-        actions=allocate_batch(action_space, lambda n, s, d: block[f"actions{n}"]),
+        observations=observations,
+        final_observations=final,
+        actions=actions,
         **{name: block[name] for name in _ROW_FIELDS},
     )

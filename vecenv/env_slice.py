@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -20,11 +18,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from vecenv.batch import BatchArrays
+from vecenv.env_failures import ENV_EXCEPTIONS, RowError, SliceFailed, env_failure
 from vecenv.errors import EnvFailure
 from vecenv.spaces import copy_arrays, map_arrays, write_array, write_value
 
-#: What an env may raise that is reported as its failure. KeyboardInterrupt is the user's and passes through.
-ENV_EXCEPTIONS = (Exception, SystemExit)
+_PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class InfoSink(Protocol):
@@ -32,30 +30,6 @@ class InfoSink(Protocol):
 
     def record(self, row: int, info: dict[str, Any]) -> None:
         """Take one env's info; numbers and arrays are copied before this returns or before the env runs again."""
-
-
-class SliceFailed(Exception):
-    """Some envs of the slice raised; the others finished the call.
-
-    Args:
-        failures: one per failing env.
-    """
-
-    def __init__(self, failures: list[EnvFailure]) -> None:
-        super().__init__(f"{len(failures)} environments failed")
-        self.failures = failures
-
-
-def env_failure(env_index: int, exception: BaseException) -> EnvFailure:
-    """Describe an exception that an env raised, from inside the handler that caught it."""
-    try:
-        message = str(exception)
-    except Exception as error:  # __str__ is the user's code too
-        message = f"<its message cannot be printed: {error!r}>"
-    name = type(exception).__name__
-    text = "".join(traceback.format_exception(exception))
-    kept = exception if isinstance(exception, Exception) else None
-    return EnvFailure(env_index, os.getpid(), kept, name, message, text)
 
 
 def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: int) -> list[gym.Env[Any, Any]]:
@@ -81,6 +55,21 @@ def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: 
     return envs
 
 
+class _StepRecord:
+    """What the envs of a slice gave in one step, gathered in lists before it is written to arrays at once."""
+
+    __slots__ = ("ended", "failures", "raw_rewards", "resets", "rewards", "terminations", "truncations")
+
+    def __init__(self, count: int, separate_raw_rewards: bool) -> None:
+        self.rewards: list[Any] = [0.0] * count
+        self.raw_rewards: list[Any] = [0.0] * count if separate_raw_rewards else self.rewards
+        self.terminations: list[Any] = [False] * count
+        self.truncations: list[Any] = [False] * count
+        self.resets: list[int] = []
+        self.ended: list[int] = []
+        self.failures: list[EnvFailure] = []
+
+
 class EnvSlice:
     """Envs and the rows of the batch that they fill.
 
@@ -88,186 +77,226 @@ class EnvSlice:
         envs: the environments, already built.
         first_index: index of the first one in the vector env, for messages.
         autoreset_mode: what happens when an episode ends.
+
+    Attributes:
+        objects: one observation per row where observations are not arrays of the batch, else None.
+        final_objects: likewise, the last observation of an episode under SAME_STEP.
     """
 
     def __init__(self, envs: list[gym.Env[Any, Any]], first_index: int, autoreset_mode: AutoresetMode) -> None:
         self.envs = envs
         self.first_index = first_index
-        self.autoreset_mode = autoreset_mode
-        self.observation_space = envs[0].observation_space
+        self._next_step = autoreset_mode is AutoresetMode.NEXT_STEP
+        self._same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._pending = [False] * len(envs)
+        self._restart_seeds: list[int | None] = [None] * len(envs)
         self._writes_in_place = [hasattr(env, "step_into") for env in envs]
         self._counts_games = [_counts_games(env) for env in envs]
-        self._reports_raw_rewards = any(self._counts_games)
-        self._plain = isinstance(
-            self.observation_space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-        )
+        self._separate_raw_rewards = any(self._counts_games)
+        self.objects: list[Any] | None = None
+        self.final_objects: list[Any] = [None] * len(envs)
 
-    def attach(self, arrays: BatchArrays, observation_space: gym.Space[Any], slots: int, infos: InfoSink) -> None:
+    def attach(
+        self, arrays: BatchArrays, observation_space: gym.Space[Any] | None, slots: int, infos: InfoSink
+    ) -> None:
         """Set where results go.
 
         Args:
             arrays: views of exactly this slice's rows.
-            observation_space: single observation space that the rows were planned for.
+            observation_space: single space that the rows were planned for; None: observations are kept as objects.
             slots: length of the observation ring.
             infos: takes the infos.
         """
         self.arrays = arrays
-        self.observation_space = observation_space
         self._infos = infos
-        self._slots = [map_arrays(arrays.observations, lambda array, s=slot: array[s]) for slot in range(slots)]  # type: ignore[misc]
+        self._slots: list[Any] = [None] * slots
+        if observation_space is None:
+            self.objects = [None] * len(self.envs)
+        else:
+            self._observation_space = observation_space
+            self._slots = [
+                map_arrays(arrays.observations, lambda array, slot=slot: array[slot])  # type: ignore[misc]
+                for slot in range(slots)
+            ]
+        self._plain = isinstance(observation_space, _PLAIN_SPACES)
         arrays.started.fill(time.monotonic())
-        arrays.last_returns.fill(np.nan)
-        arrays.last_seconds.fill(np.nan)
+
+    def expect_reset(self, seeds: Sequence[int | None]) -> None:
+        """After a restart: every row begins a new episode at its next call, with these seeds unless told others."""
+        self._restart_seeds = list(seeds)
+        self._pending = [True] * len(self.envs)
+
+    # -- reset -------------------------------------------------------------------------------------------------------
 
     def reset(
         self,
         slot: int,
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
-        selected: Sequence[bool] | None = None,
+        rows: Iterable[int] | None = None,
     ) -> None:
         """Begin new episodes.
 
         Args:
             slot: slot of the ring that takes the observations.
-            seeds: one per row.
+            seeds: one per row of the slice.
             options: passed to every env.
-            selected: rows to reset; the others keep their observation, flags and statistics. None: all.
+            rows: rows to reset; the others keep observation, flags and statistics. None: all.
 
         Raises:
             SliceFailed: some envs raised.
         """
-        arrays, failures = self.arrays, []
-        if selected is not None:
-            copy_arrays(self._slots[slot], self._slots[slot - 1])
-        for row, seed in enumerate(seeds):
-            if selected is not None and not selected[row]:
-                continue
+        arrays = self.arrays
+        failures = []
+        for row in range(len(self.envs)) if rows is None else rows:
             try:
-                self._reset_row(row, slot, seed=seed, options=options)
+                self._reset_row(row, slot, seed=seeds[row], options=options)
             except ENV_EXCEPTIONS as exception:
                 failures.append(env_failure(self.first_index + row, exception))
             self._pending[row] = False
             arrays.rewards[row] = 0.0
             arrays.terminations[row] = arrays.truncations[row] = False
+            arrays.episode_ended[row] = arrays.final_mask[row] = False
             arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, time.monotonic()
-        arrays.episode_ended.fill(False)
-        arrays.final_mask.fill(False)
         if failures:
             raise SliceFailed(failures)
 
-    def step(self, slot: int, actions: Sequence[Any]) -> None:
-        """Step every env once.
+    def keep_observations(self, slot: int) -> None:
+        """Carry all observations over from the slot before, for rows that the next call leaves alone."""
+        if self.objects is None:
+            copy_arrays(self._slots[slot], self._slots[slot - 1])
+
+    def _reset_row(self, row: int, slot: int, **arguments: Any) -> None:
+        env = self.envs[row]
+        if self._restart_seeds[row] is not None:
+            if arguments.get("seed") is None:
+                arguments["seed"] = self._restart_seeds[row]
+            self._restart_seeds[row] = None
+        if self._writes_in_place[row]:
+            info = env.reset_into(self._slots[slot][row], **arguments)  # type: ignore[attr-defined]
+        else:
+            observation, info = env.reset(**arguments)
+            self._write(slot, row, observation)
+        if info:
+            self._infos.record(row, info)
+
+    # -- step --------------------------------------------------------------------------------------------------------
+
+    def step(self, slot: int, actions: Sequence[Any], rows: Sequence[int] | None = None) -> None:
+        """Step envs once.
 
         Args:
             slot: slot of the ring that takes the observations.
-            actions: one per row, the caller's to give away.
+            actions: one per row that is stepped, the caller's to give away.
+            rows: rows to step; None: all.
 
         Raises:
             SliceFailed: some envs raised; their rows hold nothing of use.
         """
-        count = len(self.envs)
-        rewards: list[Any] = [0.0] * count
-        raw_rewards = rewards if not self._reports_raw_rewards else [0.0] * count
-        terminations, truncations = [False] * count, [False] * count
-        next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        arrays, pending = self.arrays, self._pending
-        out = self._slots[slot]
-        resets: list[int] = []
-        ended: list[int] = []
-        failures: list[EnvFailure] = []
-        arrays.final_mask.fill(False)
-        for row, env in enumerate(self.envs):
-            try:
-                if pending[row] and next_step:
-                    self._reset_row(row, slot)
-                    pending[row] = False
-                    resets.append(row)
-                    continue
-                if self._writes_in_place[row]:
-                    reward, terminated, truncated, info = env.step_into(actions[row], out[row])  # type: ignore[attr-defined]
-                else:
-                    observation, reward, terminated, truncated, info = env.step(actions[row])
-                    self._write(out, row, observation)
-                rewards[row], terminations[row], truncations[row] = reward, terminated, truncated
-                done = bool(terminated or truncated)
-                if self._counts_games[row]:
-                    raw_rewards[row] = env.unwrapped.unclipped_reward  # type: ignore[attr-defined]
-                    over = bool(env.unwrapped.game_over or truncated)  # type: ignore[attr-defined]
-                else:
-                    over = done
-                    if self._reports_raw_rewards:
-                        raw_rewards[row] = reward
-                if over:
-                    ended.append(row)
-                if done and same_step:
-                    self._reset_same_step(row, slot, info)
-                else:
-                    pending[row] = done
-                    if info:
-                        self._infos.record(row, info)
-            except ENV_EXCEPTIONS as exception:
-                failures.append(env_failure(self.first_index + row, exception))
-        try:
-            _fill_numbers(arrays.rewards, rewards)
-            self._count(rewards if raw_rewards is rewards else raw_rewards, resets, ended)
-            arrays.terminations[:] = terminations
-            arrays.truncations[:] = truncations
-        except RowError as error:
-            failures.append(env_failure(self.first_index + error.row, error))
-        if failures:
-            raise SliceFailed(failures)
-
-    def _reset_row(self, row: int, slot: int, **arguments: Any) -> None:
-        env, out = self.envs[row], self._slots[slot]
-        if self._writes_in_place[row]:
-            info = env.reset_into(out[row], **arguments)  # type: ignore[attr-defined]
+        record = _StepRecord(len(self.envs), self._separate_raw_rewards)
+        if rows is None:
+            self.arrays.final_mask.fill(False)
         else:
-            observation, info = env.reset(**arguments)
-            self._write(out, row, observation)
+            self.arrays.final_mask[rows] = False
+        for row, action in enumerate(actions) if rows is None else zip(rows, actions, strict=True):
+            try:
+                self._step_row(row, slot, action, record)
+            except ENV_EXCEPTIONS as exception:
+                record.failures.append(env_failure(self.first_index + row, exception))
+        try:
+            self._write_record(record, slice(None) if rows is None else list(rows))
+        except RowError as error:
+            record.failures.append(env_failure(self.first_index + error.row, error))
+        if record.failures:
+            raise SliceFailed(record.failures)
+
+    def _step_row(self, row: int, slot: int, action: Any, record: _StepRecord) -> None:
+        if self._pending[row] and self._next_step:
+            record.resets.append(row)
+            self._reset_row(row, slot)
+            self._pending[row] = False
+            return
+        env = self.envs[row]
+        if self._writes_in_place[row]:
+            reward, terminated, truncated, info = env.step_into(action, self._slots[slot][row])  # type: ignore[attr-defined]
+        else:
+            observation, reward, terminated, truncated, info = env.step(action)
+            self._write(slot, row, observation)
+        record.rewards[row] = reward
+        over = False
+        if terminated or truncated:
+            over = True
+            record.terminations[row], record.truncations[row] = terminated, truncated
+        if self._separate_raw_rewards:
+            if self._counts_games[row]:
+                base: Any = env.unwrapped
+                record.raw_rewards[row] = base.unclipped_reward
+                over = bool(base.game_over or truncated)
+            else:
+                record.raw_rewards[row] = reward
+        if over:
+            record.ended.append(row)
+        if terminated or truncated:
+            if self._same_step:
+                self._reset_same_step(row, slot, info)
+                return
+            self._pending[row] = True
         if info:
             self._infos.record(row, info)
 
     def _reset_same_step(self, row: int, slot: int, info: dict[str, Any]) -> None:
         """Keep the end of the episode, then begin the next: an env may reuse the array and dict it returned."""
         arrays = self.arrays
-        copy_arrays(
-            map_arrays(arrays.final_observations, lambda array: array[row : row + 1]),
-            map_arrays(self._slots[slot], lambda array: array[row : row + 1]),
-        )
+        if self.objects is not None:
+            self.final_objects[row] = self.objects[row]
+        else:
+            copy_arrays(
+                map_arrays(arrays.final_observations, lambda array: array[row : row + 1]),
+                map_arrays(self._slots[slot], lambda array: array[row : row + 1]),
+            )
         arrays.final_mask[row] = True
         self._infos.record(row, {"final_info": _snapshot(info)})
         self._reset_row(row, slot)
-        self._pending[row] = False
 
-    def _write(self, out: Any, row: int, observation: Any) -> None:
+    def _write(self, slot: int, row: int, observation: Any) -> None:
         if self._plain:
-            write_array(out, row, observation)
+            write_array(self._slots[slot], row, observation)
+        elif self.objects is not None:
+            self.objects[row] = _snapshot(observation)
         else:
-            write_value(self.observation_space, out, row, observation)
+            write_value(self._observation_space, self._slots[slot], row, observation)
 
-    def _count(self, raw_rewards: list[Any], resets: list[int], ended: list[int]) -> None:
-        """Count the step into the statistics, on whole rows first and on the few special rows after."""
+    def _write_record(self, record: _StepRecord, rows: Any) -> None:
+        """Write a step into the arrays: whole rows first, the few special rows after.
+
+        Args:
+            record: lists over all rows of the slice.
+            rows: index of the rows that were stepped.
+        """
         arrays = self.arrays
-        if raw_rewards is not None and self._reports_raw_rewards:
-            arrays.returns += np.array(raw_rewards, np.float64)
+        every = isinstance(rows, slice)
+        _fill_numbers(arrays.rewards, record.rewards, rows)
+        arrays.terminations[rows] = record.terminations if every else [record.terminations[row] for row in rows]
+        arrays.truncations[rows] = record.truncations if every else [record.truncations[row] for row in rows]
+        if self._separate_raw_rewards:
+            arrays.returns[rows] += np.array(record.raw_rewards, np.float64)[rows]
         else:
-            arrays.returns += arrays.rewards
-        arrays.lengths += 1
-        arrays.episode_ended.fill(False)
-        for row in resets:
+            arrays.returns[rows] += arrays.rewards[rows]
+        arrays.lengths[rows] += 1
+        arrays.episode_ended[rows] = False
+        for row in record.resets:
             arrays.lengths[row] -= 1
-        if ended:
+        if record.ended:
             now = time.monotonic()
-            for row in ended:
+            for row in record.ended:
                 arrays.episode_ended[row] = True
                 arrays.episode_counts[row] += 1
                 arrays.last_returns[row] = arrays.returns[row]
                 arrays.last_lengths[row] = arrays.lengths[row]
                 arrays.last_seconds[row] = now - arrays.started[row]
                 arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, now
+
+    # -- rare calls --------------------------------------------------------------------------------------------------
 
     def call(self, name: str, row: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Read an attribute of an env through its wrappers; where it is callable, the result of the call.
@@ -311,30 +340,18 @@ class EnvSlice:
         return failures
 
 
-class RowError(ValueError):
-    """A reward that is no single number.
-
-    Args:
-        row: index in the slice.
-        message: what came.
-    """
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
-def _fill_numbers(target: Any, values: list[Any]) -> None:
+def _fill_numbers(target: Any, values: list[Any], rows: Any) -> None:
     """Write one number per row; rewards of shape (1,) count as numbers, on every step alike."""
-    try:
-        target[:] = values
-        return
-    except (TypeError, ValueError):
-        pass
-    for row, value in enumerate(values):
-        array = np.asarray(value)
+    if isinstance(rows, slice):
+        try:
+            target[:] = values
+            return
+        except (TypeError, ValueError):
+            rows = range(len(values))
+    for row in rows:
+        array = np.asarray(values[row])
         if array.size != 1 or array.dtype.kind not in "biuf":
-            raise RowError(row, f"expected a single number as reward, got {value!r}")
+            raise RowError(row, f"expected a single number as reward, got {values[row]!r}")
         target[row] = array.reshape(())[()]
 
 
@@ -344,8 +361,8 @@ def _counts_games(env: gym.Env[Any, Any]) -> bool:
     return hasattr(base, "unclipped_reward") and hasattr(base, "game_over")
 
 
-def _snapshot(info: dict[str, Any]) -> dict[str, Any]:
+def _snapshot(value: Any) -> Any:
     try:
-        return copy.deepcopy(info)
+        return copy.deepcopy(value)
     except Exception:  # an object that cannot be copied: its identity is all that there is to keep
-        return dict(info)
+        return dict(value) if isinstance(value, dict) else value

@@ -26,7 +26,10 @@ EnvFn = Callable[[], gym.Env[Any, Any]]
 BACKENDS = ("auto", "sync", "subproc")
 #: Names that belong to the contract and are refused for now, each with its reason.
 _NOT_YET = ("auto-fast", "envpool", "ale", "compiled", "ray")
-_BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {"sync": (), "subproc": ("context",)}
+_BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
+    "sync": ("observation_mode", "shared_memory"),
+    "subproc": ("context", "info_spec", "observation_mode", "on_worker_failure", "shared_memory", "step_timeout"),
+}
 
 
 def make_vec(
@@ -55,7 +58,7 @@ def make_vec(
         backend: ``"sync"`` (the caller's process), ``"subproc"`` (worker processes) or ``"auto"``: subproc where there
             is more than one env and more than one usable core. All give the same results for the same seeds.
         num_workers: processes of the subproc back end. None: usable cores, at most one per env.
-        batch_size: must be None or `num_envs` for now.
+        batch_size: how many environments `recv` returns; None: all.
         autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, or Gymnasium's enum.
         preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"``.
         copy: whether returned observations belong to the caller; see `VectorSettings`.
@@ -63,7 +66,8 @@ def make_vec(
         statistics: whether ended episodes are reported in ``infos["episode"]``.
         seed: for the first reset that gets none.
         wrappers: applied to every env, innermost first.
-        backend_options: subproc: ``context``, the start method.
+        backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``context``
+            (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.
         env_kwargs: for the env's constructor; on Atari ids, physics such as ``repeat_action_probability``.
 
     Returns:
@@ -77,11 +81,6 @@ def make_vec(
     num_envs = check_positive_int("num_envs", num_envs)
     if num_workers is not None:
         check_positive_int("num_workers", num_workers)
-    if batch_size is not None and check_positive_int("batch_size", batch_size) != num_envs:
-        raise NotImplementedError(
-            f"batch_size={batch_size} with num_envs={num_envs}: receiving part of the environments is not supported "
-            "yet; leave batch_size out"
-        )
     backend = _chosen_backend(backend, num_envs, num_workers)
     options = _checked_options(backend, backend_options or {})
     env_fn, config, preload = _env_function(env_id, preprocess, tuple(wrappers), env_kwargs)
@@ -91,12 +90,15 @@ def make_vec(
         "slots": slots,
         "statistics": statistics,
         "seed": seed,
+        "batch_size": batch_size,
+        "shared_memory": None,
+        **options,
     }
     envs: VecEnv
     if backend == "sync":
         envs = SyncVecEnv([env_fn] * num_envs, **settings)
     else:
-        envs = SubprocVecEnv([env_fn] * num_envs, num_workers=num_workers, preload=preload, **options, **settings)
+        envs = SubprocVecEnv([env_fn] * num_envs, num_workers=num_workers, preload=preload, **settings)
     envs.spec = _vector_spec(env_id, num_envs, env_kwargs)
     envs.config = config
     return envs

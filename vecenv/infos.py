@@ -188,10 +188,10 @@ class InfoColumns:
             if signature[1:] == (code, ()):
                 self._scalar_columns[(signature[0], kind)] = (values, mask)
 
-    def begin(self) -> None:
-        """Forget the last step."""
+    def begin(self, rows: list[int] | None = None) -> None:
+        """Forget the last step of some rows, or of all."""
         for mask in self._masks:
-            mask.fill(False)
+            mask[slice(None) if rows is None else rows] = False
         self.announcements = []
         self.odd = {}
 

@@ -47,6 +47,7 @@ class Signal:
             os.read(self.read_fd, 512)
 
     def close(self) -> None:
-        """Close both descriptors."""
-        for descriptor in {self.read_fd, self.write_fd}:
+        """Close both descriptors; a second call does nothing."""
+        for descriptor in {self.read_fd, self.write_fd} - {-1}:
             os.close(descriptor)
+        self.read_fd = self.write_fd = -1

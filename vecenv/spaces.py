@@ -63,6 +63,24 @@ def _(space: Tuple[Any], allocate: Allocate, name: str = "") -> tuple[Any, ...]:
     return tuple(allocate_batch(part, allocate, f"{name}.{i}") for i, part in enumerate(space.spaces))
 
 
+def same_layout(one: Space[Any], two: Space[Any]) -> bool:
+    """Whether values of both spaces are nests of the same structure, shapes and dtypes; bounds may differ."""
+    if not (has_fixed_layout(one) and has_fixed_layout(two)):
+        return one == two
+    return _leaves(one) == _leaves(two)
+
+
+def _leaves(space: Space[Any]) -> dict[str, tuple[Any, ...]]:
+    leaves: dict[str, tuple[Any, ...]] = {}
+
+    def note(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        leaves[name] = (shape, dtype)
+        return None
+
+    allocate_batch(space, note)
+    return leaves
+
+
 def map_arrays(batch: Any, function: Callable[[Array], Array]) -> Any:
     """Apply a function to every array of a nest and keep the structure."""
     if isinstance(batch, dict):

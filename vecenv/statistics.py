@@ -29,6 +29,20 @@ class EpisodeStatistics:
     last_lengths: npt.NDArray[np.int64]
     last_seconds: npt.NDArray[np.float64]
 
+    @classmethod
+    def of(cls, arrays: Any, rows: Any = slice(None)) -> EpisodeStatistics:
+        """A snapshot of the arrays of a batch, or of some of its rows."""
+        counts = arrays.episode_counts[rows].copy()
+        never = counts == 0
+        return cls(
+            returns=arrays.returns[rows].copy(),
+            lengths=arrays.lengths[rows].copy(),
+            episode_counts=counts,
+            last_returns=np.where(never, np.nan, arrays.last_returns[rows]),
+            last_lengths=arrays.last_lengths[rows].copy(),
+            last_seconds=np.where(never, np.nan, arrays.last_seconds[rows]),
+        )
+
 
 def add_episode_infos(infos: dict[str, Any], ended: npt.NDArray[np.bool_], last: EpisodeStatistics) -> None:
     """Write ``infos["episode"]`` and its mask for the rows whose episode ended, as Gymnasium's recorder does.

@@ -2,67 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy as copying
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector import AutoresetMode
 
 from vecenv.actions import split_actions
-from vecenv.arguments import check_callable_name, values_per_env
-from vecenv.base import EnvDescription, VecEnv, VectorSettings
+from vecenv.arguments import check_callable_name, checked_env_fns, values_per_env
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
-from vecenv.env_slice import EnvSlice, SliceFailed, build_envs
-from vecenv.errors import env_error
+from vecenv.env_failures import SliceFailed
+from vecenv.env_slice import EnvSlice, build_envs
+from vecenv.errors import EnvFailure, env_error
 from vecenv.infos import InfoBatch, Infos
+from vecenv.send_recv import SendRecvVecEnv
+from vecenv.settings import ObservationMode, VectorSettings, describe_env, joined_descriptions
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 
 
-class SyncVecEnv(VecEnv):
+class SyncVecEnv(SendRecvVecEnv):
     """Runs envs serially; swaps in for `gymnasium.vector.SyncVectorEnv`.
 
     Args:
         env_fns: constructors of the envs.
-        settings: see `VectorSettings.checked`: autoreset_mode, copy, slots, statistics, seed.
+        copy: see `VectorSettings`.
+        observation_mode: see `VectorSettings`.
+        autoreset_mode: see `VectorSettings`.
+        settings: the other settings of `VectorSettings`.
+
+    Attributes:
+        envs: the environments.
 
     Raises:
         EnvError: a constructor raised; the envs built before it are closed.
-        TypeError: a space that cannot be carried.
         RuntimeError: envs with different spaces.
     """
 
-    def __init__(self, env_fns: Iterable[EnvFn], **settings: Any) -> None:
-        self.settings = VectorSettings.checked(**settings)
+    def __init__(
+        self,
+        env_fns: Iterable[EnvFn],
+        copy: bool = True,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        **settings: Any,
+    ) -> None:
+        self.settings = VectorSettings.checked(
+            copy=copy, observation_mode=observation_mode, autoreset_mode=autoreset_mode, **settings
+        )
         self.env_fns = checked_env_fns(env_fns)
-        num_envs = len(self.env_fns)
+        self.settings.checked_batch_size(len(self.env_fns))
         try:
             self.envs = build_envs(self.env_fns, 0)
         except SliceFailed as failed:
             raise env_error(failed.failures, "construction") from failed.failures[0].exception
         try:
-            self._slice = EnvSlice(self.envs, 0, self.settings.autoreset_mode)
-            self._describe(describe_envs(self.envs), num_envs)
-            layout = Layout()
-            plan_batch(layout, self.single_observation_space, self.single_action_space, num_envs, self.settings.slots)
-            self._arrays = batch_arrays(Block(layout), self.single_observation_space, self.single_action_space)
-            self._infos = InfoBatch(num_envs)
-            self._slice.attach(self._arrays, self.single_observation_space, self.settings.slots, self._infos)
+            self._prepare()
         except BaseException:
             for env in self.envs:
                 env.close()
             raise
         self.closed = False
 
+    def _prepare(self) -> None:
+        num_envs = len(self.envs)
+        self._slice = EnvSlice(self.envs, 0, self.settings.autoreset_mode)
+        descriptions = [describe_env(env) for env in self.envs]
+        self._describe(joined_descriptions(descriptions, self.settings.observation_mode), num_envs)
+        spaces = self._planned_spaces
+        layout = Layout()
+        plan_batch(layout, *spaces, num_envs, self.settings.slots)
+        self._arrays = batch_arrays(Block(layout), *spaces)
+        self._infos: Any = InfoBatch(num_envs)
+        self._slice.attach(self._arrays, spaces[0], self.settings.slots, self)
+        if self._objects is not None:
+            self._objects, self._final_objects = self._slice.objects, self._slice.final_objects
+        self._row_records: dict[int, dict[str, Any] | EnvFailure] = {}
+        self._rows_alone = False
+
+    def record(self, row: int, info: dict[str, Any]) -> None:
+        """Take one env's info (for the slice, not for users)."""
+        if self._rows_alone:
+            known = self._row_records.setdefault(row, {})
+            if isinstance(known, dict):
+                known.update(copying.deepcopy(info))
+        else:
+            self._infos.record(row, info)
+
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        self._run("reset", lambda: self._slice.reset(slot, seeds, options, selected))
+        rows = None
+        if selected is not None:
+            rows = selected.nonzero()[0].tolist()
+            self._slice.keep_observations(slot)
+        self._run("reset", lambda: self._slice.reset(slot, seeds, options, rows))
 
     def _send_step(self, slot: int, wide: bool) -> None:
-        actions = split_actions(self.single_action_space, self._arrays.actions, wide)
+        actions = self._actions(wide)
         self._run("step", lambda: self._slice.step(slot, actions))
 
+    def _actions(self, wide: bool) -> list[Any]:
+        if not self._actions_fixed:
+            return list(self._action_objects)
+        return split_actions(self.single_action_space, self._arrays.actions, wide)
+
     def _receive(self, timeout: float | None) -> Infos:
-        return self._infos.take()
+        infos: Infos = self._infos.take()
+        return infos
 
     def _run(self, doing: str, function: Callable[[], Any]) -> Any:
         try:
@@ -72,6 +119,34 @@ class SyncVecEnv(VecEnv):
             if doing in ("reset", "step"):
                 self._note_failures(failure.env_index for failure in failed.failures)
             raise env_error(failed.failures, doing) from failed.failures[0].exception
+
+    def _send_rows(self, rows: list[int], wide: bool) -> None:
+        actions = self._actions(wide)
+        for row in rows:
+            self._run_row(row, lambda row=row: self._slice.step(self.slot, [actions[row]], [row]))  # type: ignore[misc]
+
+    def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
+        for row in rows:
+            self._run_row(row, lambda row=row: self._slice.reset(self.slot, seeds, options, [row]))  # type: ignore[misc]
+
+    def _run_row(self, row: int, function: Callable[[], None]) -> None:
+        self._rows_alone = True
+        self._row_records[row] = {}
+        try:
+            function()
+        except SliceFailed as failed:
+            self._row_records[row] = failed.failures[0]
+        finally:
+            self._rows_alone = False
+
+    def _receive_rows(self, outstanding: list[int], count: int, timeout: float | None) -> list[int]:
+        return outstanding[:count]
+
+    def _row_infos(self, row: int) -> dict[str, Any]:
+        record = self._row_records.pop(row, {})
+        if isinstance(record, EnvFailure):
+            raise env_error([record], "recv") from record.exception
+        return record
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute, through wrappers."""
@@ -89,56 +164,12 @@ class SyncVecEnv(VecEnv):
         self._run(f"set_attr({name!r})", lambda: self._slice.set_attr(name, each))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the envs; one that raises does not keep the others open."""
+        """Close the envs; one that raises does not keep the others open.
+
+        Args:
+            kwargs: accepted and ignored, as Gymnasium does.
+        """
         failures = self._slice.close()
         if failures:
             self.closed = True
             raise env_error(failures, "close")
-
-
-def checked_env_fns(env_fns: Iterable[EnvFn]) -> list[EnvFn]:
-    """A list of constructors.
-
-    Raises:
-        ValueError: there are none.
-        TypeError: one of them cannot be called.
-    """
-    functions = list(env_fns)
-    if not functions:
-        raise ValueError("env_fns: expected at least one constructor, got none")
-    for index, function in enumerate(functions):
-        if not callable(function):
-            raise TypeError(f"env_fns[{index}]: expected a function that builds an env, got {function!r}")
-    return functions
-
-
-def describe_envs(envs: Sequence[gym.Env[Any, Any]], first_index: int = 0) -> EnvDescription:
-    """What envs say about themselves, after checking that they agree.
-
-    Raises:
-        RuntimeError: spaces differ; the message names the envs.
-    """
-    first = envs[0]
-    for index, env in enumerate(envs):
-        check_same_spaces(
-            (first.observation_space, first.action_space),
-            (env.observation_space, env.action_space),
-            first_index,
-            first_index + index,
-        )
-    metadata = {key: value for key, value in (first.metadata or {}).items() if key != "autoreset_mode"}
-    return EnvDescription(first.observation_space, first.action_space, metadata, first.render_mode)
-
-
-def check_same_spaces(expected: tuple[Any, Any], found: tuple[Any, Any], index: int, other: int) -> None:
-    """Refuse envs with different spaces.
-
-    Raises:
-        RuntimeError: naming both envs and both spaces.
-    """
-    for role, one, two in zip(("observation", "action"), expected, found, strict=True):
-        if one != two:
-            raise RuntimeError(
-                f"the {role} spaces of environments {index} and {other} differ: {one} and {two}; all environments of a "
-                "vector env need the same spaces"
-            )

@@ -1,8 +1,6 @@
 """Main of a worker process: builds its share of the envs, then resets and steps them into the shared block.
 
-Steps are started and answered by signals alone; everything else (building, reset, calls, errors, odd infos) are
-messages. Each answer is: the messages, then their number and the sequence number of the call in the block, then the
-signal. The worker shares no lock with anyone.
+The worker shares no lock with anyone; see `vecenv.protocol` for what it and the caller tell each other.
 """
 
 from __future__ import annotations
@@ -14,90 +12,24 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from vecenv.actions import split_actions
 from vecenv.batch import batch_arrays
-from vecenv.buffers import Block, Layout
+from vecenv.buffers import Block
 from vecenv.channel import Channel, dumps
-from vecenv.env_slice import EnvSlice, SliceFailed, build_envs, env_failure
-from vecenv.errors import EnvFailure
+from vecenv.env_failures import SliceFailed, env_failure, pack_failures
+from vecenv.env_slice import EnvSlice, build_envs
 from vecenv.infos import InfoColumns, Signature
 from vecenv.lifeline import end_with
+from vecenv.protocol import RESET_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
+from vecenv.settings import EnvDescription, describe_env
 from vecenv.signals import Signal
-from vecenv.sync_backend import describe_envs
-
-#: Places in the control array `[3 + 2 * workers] int64` of the block; then the workers' sequence and message numbers.
-SEQUENCE, SLOT, WIDE, FIRST_WORKER = 0, 1, 2, 3
-
-
-@dataclass(frozen=True)
-class WorkerConfig:
-    """What a worker is told at its start.
-
-    Attributes:
-        env_fns: constructors, each pickled by value where needed.
-        first_index: index of its first env.
-        worker_index: which worker it is.
-        autoreset_mode: what happens when an episode ends.
-    """
-
-    env_fns: tuple[bytes, ...]
-    first_index: int
-    worker_index: int
-    autoreset_mode: AutoresetMode
-
-
-@dataclass(frozen=True)
-class BlockPlan:
-    """What a worker needs to use the shared block.
-
-    Attributes:
-        layout: names and places.
-        num_envs: of the whole vector env.
-        num_workers: of the whole vector env.
-        slots: length of the observation ring.
-    """
-
-    layout: Layout
-    num_envs: int
-    num_workers: int
-    slots: int
-
-
-def pack_failures(failures: Sequence[EnvFailure]) -> list[tuple[EnvFailure, bytes | None]]:
-    """Make failures fit for the pipe: exceptions that cannot be pickled stay behind, their text travels."""
-    packed = []
-    for failure in failures:
-        data = None
-        if failure.exception is not None:
-            try:
-                data = dumps(failure.exception)
-                pickle.loads(data)
-            except Exception:
-                data = None
-        packed.append((replace(failure, exception=None), data))
-    return packed
-
-
-def unpack_failures(packed: Sequence[tuple[EnvFailure, bytes | None]]) -> list[EnvFailure]:
-    """The failures with their exceptions, where those could be carried."""
-    failures = []
-    for failure, data in packed:
-        exception = None
-        if data is not None:
-            try:
-                exception = pickle.loads(data)
-            except Exception:
-                exception = None
-        failures.append(replace(failure, exception=exception))
-    return failures
 
 
 def worker_main(descriptors: Sequence[int]) -> None:
@@ -128,34 +60,37 @@ def worker_main(descriptors: Sequence[int]) -> None:
 class _Worker:
     def __init__(self, config: WorkerConfig, channel: Channel, signals: Signal, block_fd: int) -> None:
         self._config = config
+        self._first = config.first_index
         self._channel = channel
         self._signals = signals
         self._block_fd = block_fd
-        self._messages: list[Any] = []
         self._infos = InfoColumns()
+        self._last_step = 0
+        self._row_requests_seen = 0
+        # Words of a reset of single rows, kept until those rows get their turn: seeds and options by row.
+        self._row_resets: dict[int, tuple[list[int | None], Any]] = {}
+        # Actions of single rows that have no place in the block.
+        self._row_actions: dict[int, Any] = {}
+
+    # -- start -------------------------------------------------------------------------------------------------------
 
     def build(self) -> bool:
         """Build the envs and say what they are; False: it failed and everything is closed again."""
-        first = self._config.first_index
         try:
-            env_fns = [self._load(data, first + row) for row, data in enumerate(self._config.env_fns)]
-            self._envs = build_envs(env_fns, first)
+            env_fns = [self._load(data, self._first + row) for row, data in enumerate(self._config.env_fns)]
+            self._envs = build_envs(env_fns, self._first)
         except SliceFailed as failed:
             self._channel.send(("failed", pack_failures(failed.failures)))
             return False
-        self._slice = EnvSlice(self._envs, first, self._config.autoreset_mode)
-        try:
-            description = describe_envs(self._envs, first)
-            self._channel.send(("built", description))
-        except RuntimeError as error:
-            self._channel.send(("differ", str(error)))
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            self._channel.send(("differ", f"the description of environment {first} cannot be sent: {error}"))
-        plan: BlockPlan | None = self._channel.receive()
-        if plan is None:
+        self._slice = EnvSlice(self._envs, self._first, self._config.autoreset_mode)
+        if self._config.restart_seeds is not None:
+            self._slice.expect_reset(self._config.restart_seeds)
+        self._channel.send_bytes(self._description())
+        plan = self._channel.receive()
+        if not isinstance(plan, BlockPlan):  # it is being closed instead
             self._slice.close()
             return False
-        self._attach(plan, description)
+        self._attach(plan)
         return True
 
     def _load(self, data: bytes, index: int) -> Any:
@@ -164,89 +99,199 @@ class _Worker:
         except Exception as error:
             raise SliceFailed([env_failure(index, error)]) from error
 
-    def _attach(self, plan: BlockPlan, description: Any) -> None:
+    def _description(self) -> bytes:
+        """What every env says about itself; whether they agree is for the caller to judge."""
+        descriptions: list[EnvDescription] = []
+        for index, env in enumerate(self._envs, self._first):
+            try:
+                description = describe_env(env)
+                if descriptions:  # equal spaces are sent once
+                    description = _sharing(description, descriptions[0])
+                descriptions.append(description)
+                if len(descriptions) == 1 or description.observation_spaces != descriptions[0].observation_spaces:
+                    pickle.loads(dumps(description))
+            except Exception as error:
+                return dumps(("failed", pack_failures([env_failure(index, error)])))
+        return dumps(("built", descriptions))
+
+    def _attach(self, plan: BlockPlan) -> None:
         block = Block(plan.layout, self._block_fd)
-        first, count, worker = self._config.first_index, len(self._envs), self._config.worker_index
-        arrays = batch_arrays(block, description.observation_space, description.action_space)
-        self._action_space = description.action_space
-        self._arrays = arrays.rows(first, first + count)
+        first, stop = self._first, self._first + len(self._envs)
+        self._arrays = batch_arrays(block, plan.observation_space, plan.action_space).rows(first, stop)
+        self._action_space = plan.action_space
+        self._action_objects: list[Any] = [None] * len(self._envs)
         self._num_envs = plan.num_envs
         self._arena = block["info_arena"]
-        self._slice.attach(self._arrays, description.observation_space, plan.slots, self._infos)
-        self._control = block["control"]
-        self._done_place = FIRST_WORKER + worker
-        self._count_place = FIRST_WORKER + plan.num_workers + worker
-        self._answer()
+        self._slice.attach(self._arrays, plan.observation_space, plan.slots, self._infos)
+        for column in plan.columns:
+            self._use_column(*column)
+        control = control_arrays(block)
+        self._control = control
+        self._requested = control.requested[first:stop]
+        self._completed = control.completed[first:stop]
+        self._last_step = int(control.step[0])
+        self._row_requests_seen = int(control.row_requests[self._config.worker_index])
+        self._answer([])
+
+    # -- serving -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until told to close."""
+        channel_fd, signal_fd = self._channel.fileno(), self._signals.read_fd
         poller = select.poll()
-        poller.register(self._channel.fileno(), select.POLLIN)
-        poller.register(self._signals.read_fd, select.POLLIN)
-        channel_fd = self._channel.fileno()
+        poller.register(channel_fd, select.POLLIN)
+        poller.register(signal_fd, select.POLLIN)
+        control, worker = self._control, self._config.worker_index
         while True:
             ready = [descriptor for descriptor, _ in poller.poll()]
             if channel_fd in ready and not self._serve_messages():
                 return
-            if self._signals.read_fd in ready:
+            if signal_fd in ready:
                 self._signals.clear()
-                self._step()
+                if control.step[0] != self._last_step:
+                    self._last_step = int(control.step[0])
+                    self._step()
+                elif control.row_requests[worker] != self._row_requests_seen:
+                    self._serve_rows()
 
     def _serve_messages(self) -> bool:
         """Carry out what has arrived; False: the last message was among it."""
-        while self._serve(self._channel.receive()):
+        while self._serve(*self._channel.receive()):
             if not self._channel.has_message():
                 return True
         return False
 
-    def _serve(self, message: tuple[Any, ...]) -> bool:
+    def _serve(self, word: str, *value: Any) -> bool:
         """Carry out one message; False: it was the last."""
-        word = message[0]
         if word == "close":
-            self._close()
+            for failure in self._slice.close():
+                print(failure.traceback, file=sys.stderr, flush=True)
             return False
         if word == "column":
-            self._use_column(*message[1:])
-            return True
+            self._use_column(*value)
+        elif word == "actions":
+            self._action_objects = value[0]
+        elif word == "row_actions":
+            self._row_actions.update(value[0])
+        elif word == "row_resets":
+            rows, seeds, options = value
+            self._row_resets.update(dict.fromkeys(rows, (seeds, options)))
+        elif word == "reset":
+            self._carry_out(lambda: self._reset(*value), whole=True)
+        elif word == "call":
+            self._carry_out(lambda: self._call(*value))
+        elif word == "set_attr":
+            self._carry_out(lambda: self._slice.set_attr(*value))
+        return True
+
+    def _carry_out(self, function: Callable[[], Any], whole: bool = False) -> None:
+        messages: list[Any] = []
         self._infos.begin()
         try:
-            if word == "reset":
-                self._slice.reset(*message[1:])
-            elif word == "call":
-                _, name, arguments, keywords = message
-                results = [self._slice.call(name, row, arguments, keywords) for row in range(len(self._envs))]
-                self._messages.append(("results", results))
-            elif word == "set_attr":
-                self._slice.set_attr(*message[1:])
+            results = function()
+            if results is not None:
+                messages.append(("results", results))
         except SliceFailed as failed:
-            self._messages.append(("failed", pack_failures(failed.failures)))
-        self._answer()
-        return True
+            messages.append(("failed", pack_failures(failed.failures)))
+        if whole:
+            messages += self._object_messages(range(len(self._envs)))
+        self._answer(messages)
+
+    def _reset(self, slot: int, seeds: list[int | None], options: Any, rows: list[int] | None) -> None:
+        if rows is not None:
+            self._slice.keep_observations(slot)
+        self._slice.reset(slot, seeds, options, rows)
+
+    def _call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+        return [self._slice.call(name, row, arguments, keywords) for row in range(len(self._envs))]
 
     def _step(self) -> None:
         control = self._control
         self._infos.begin()
-        actions = split_actions(self._action_space, self._arrays.actions, bool(control[WIDE]))
+        if self._action_space is None:
+            actions = self._action_objects
+        else:
+            actions = split_actions(self._action_space, self._arrays.actions, bool(control.wide[0]))
+        messages: list[Any] = []
         try:
-            self._slice.step(int(control[SLOT]), actions)
+            self._slice.step(int(control.slot[0]), actions)
         except SliceFailed as failed:
-            self._messages.append(("failed", pack_failures(failed.failures)))
-        self._answer()
+            messages.append(("failed", pack_failures(failed.failures)))
+        if self._slice.objects is not None:
+            messages += self._object_messages(range(len(self._envs)))
+        self._answer(messages)
 
-    def _answer(self) -> None:
-        messages = self._messages
-        if self._infos.odd:
-            messages.append(("infos", {self._config.first_index + row: i for row, i in self._infos.odd.items()}))
-        if self._infos.announcements:
-            messages.append(("columns", self._infos.announcements))
+    # -- rows that are sent alone ------------------------------------------------------------------------------------
+
+    def _serve_rows(self) -> None:
+        """Serve single rows in the order in which they were sent, until none is left."""
+        control, worker = self._control, self._config.worker_index
+        while True:
+            self._row_requests_seen = int(control.row_requests[worker])
+            waiting = np.flatnonzero(self._requested != self._completed)
+            if not len(waiting):
+                return
+            self._serve_row(int(waiting[np.argmin(self._requested[waiting])]))
+
+    def _serve_row(self, row: int) -> None:
+        control, index = self._control, self._first + row
+        number, slot = int(self._requested[row]), int(control.slot[0])
+        self._infos.begin([row])
+        messages: list[Any] = []
+        try:
+            if control.kinds[index] == RESET_ROW:
+                while row not in self._row_resets:  # its words are on the way
+                    self._serve(*self._channel.receive())
+                seeds, options = self._row_resets.pop(row)
+                self._slice.reset(slot, seeds, options, [row])
+            else:
+                self._slice.step(slot, [self._row_action(row)], [row])
+        except SliceFailed as failed:
+            messages.append(("failed", pack_failures(failed.failures)))
+        messages += self._object_messages([row]) + self._info_messages()
         for message in messages:
             self._channel.send_bytes(self._packed(message))
-        control = self._control
-        control[self._count_place] = len(messages)
-        control[self._done_place] = control[SEQUENCE]
+        control.has_messages[index] = bool(messages)
+        control.finished[index] = time.monotonic()
+        self._completed[row] = number
         self._signals.send()
-        if messages:
-            self._messages = []
+
+    def _row_action(self, row: int) -> Any:
+        if self._action_space is None:
+            while row not in self._row_actions:  # it is on the way
+                self._serve(*self._channel.receive())
+            return self._row_actions.pop(row)
+        wide = bool(self._control.wide_rows[self._first + row])
+        return split_actions(self._action_space, self._arrays.actions, wide)[row]
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, messages: list[Any]) -> None:
+        messages = messages + self._info_messages()
+        for message in messages:
+            self._channel.send_bytes(self._packed(message))
+        control, worker = self._control, self._config.worker_index
+        control.message_counts[worker] = len(messages)
+        control.answered[worker] = control.sequence[0]
+        self._signals.send()
+
+    def _info_messages(self) -> list[Any]:
+        messages: list[Any] = []
+        infos = self._infos
+        if infos.odd:
+            messages.append(("infos", {self._first + row: info for row, info in infos.odd.items()}))
+        if infos.announcements:
+            messages.append(("columns", infos.announcements))
+        return messages
+
+    def _object_messages(self, rows: Sequence[int]) -> list[Any]:
+        """Observations that do not lie in the block."""
+        objects, final = self._slice.objects, self._slice.final_objects
+        if objects is None:
+            return []
+        messages: list[Any] = [("observations", {self._first + row: objects[row] for row in rows})]
+        ended = {self._first + row: final[row] for row in rows if self._arrays.final_mask[row]}
+        return [*messages, ("final", ended)] if ended else messages
 
     def _packed(self, message: tuple[Any, ...]) -> bytes:
         """Pickle an answer; what cannot be sent becomes a failure of the env that it came from."""
@@ -254,42 +299,24 @@ class _Worker:
             return dumps(message)
         except Exception:
             failures = []
-            items = message[1].items() if isinstance(message[1], dict) else enumerate(message[1])
+            items = message[1].items() if isinstance(message[1], dict) else enumerate(message[1], self._first)
             for index, value in items:
                 try:
                     dumps(value)
                 except Exception as error:
-                    env_index = index if message[0] == "infos" else self._config.first_index + index
-                    failures.append(env_failure(env_index, error))
-            return cloudpickle.dumps(("failed", pack_failures(failures)))  # type: ignore[no-any-return]
+                    failures.append(env_failure(index, error))
+            return dumps(("failed", pack_failures(failures)))
 
     def _use_column(self, signature: Signature, values_offset: int, mask_offset: int) -> None:
         values, mask = column_arrays(self._arena, signature, values_offset, mask_offset, self._num_envs)
-        first = self._config.first_index
-        rows = slice(first, first + len(self._envs))
+        rows = slice(self._first, self._first + len(self._envs))
         self._infos.add_column(signature, values[rows], mask[rows])
 
-    def _close(self) -> None:
-        for failure in self._slice.close():
-            print(failure.traceback, file=sys.stderr, flush=True)
 
-
-def column_arrays(
-    arena: Any, signature: Signature, values_offset: int, mask_offset: int, num_envs: int
-) -> tuple[Any, Any]:
-    """Views of an info column in the arena.
-
-    Args:
-        arena: `[bytes] uint8` of the block.
-        signature: what the column holds.
-        values_offset: byte where the values begin.
-        mask_offset: byte where the mask begins.
-        num_envs: number of rows.
-
-    Returns:
-        values: `[num_envs, ...]`.
-        mask: `[num_envs]` bool.
-    """
-    _, dtype, shape = signature
-    values = np.ndarray((num_envs, *shape), np.dtype(dtype), arena.data, values_offset)
-    return values, np.ndarray((num_envs,), np.bool_, arena.data, mask_offset)
+def _sharing(description: EnvDescription, known: EnvDescription) -> EnvDescription:
+    """The same description with the very spaces of another one where they are equal."""
+    if description.observation_spaces == known.observation_spaces:
+        description = replace(description, observation_spaces=known.observation_spaces)
+    if description.action_space == known.action_space:
+        description = replace(description, action_space=known.action_space)
+    return description

@@ -12,14 +12,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from vecenv.buffers import create_block_file, reserve_block
 from vecenv.channel import Channel, dumps
+from vecenv.env_failures import unpack_failures
 from vecenv.errors import WorkerDied
+from vecenv.protocol import Control, WorkerConfig
 from vecenv.signals import Signal
-from vecenv.worker import FIRST_WORKER, SEQUENCE, WorkerConfig, unpack_failures
 from vecenv.worker_process import WorkerProcess, launch_worker
 
 #: After asking in vain, how long a worker that ends by SIGTERM gets before SIGKILL, in seconds.
@@ -44,21 +42,28 @@ class WorkerGroup:
 
     Args:
         slices: `[first, stop)` of each worker's envs.
+        stop_at_death: whether waiting ends as soon as one worker has died.
+
+    Attributes:
+        processes: handles, one per worker.
+        deaths: workers that ended unasked, with the error that tells of it.
     """
 
-    def __init__(self, slices: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, slices: Sequence[tuple[int, int]], stop_at_death: bool = True) -> None:
         self.slices = list(slices)
         self.processes: list[WorkerProcess] = []
+        self.deaths: dict[int, WorkerDied] = {}
+        self._stop_at_death = stop_at_death
         self._owner = os.getpid()
         self._channels: list[Channel] = []
         self._commands: list[Signal] = []
         self._answers: Signal | None = None
-        self._lifelines: list[int] = []
+        self._lifelines: dict[int, int] = {}
         self._block_fd: int | None = None
         self._poller = select.poll()
         self._inboxes: list[list[Any]] = [[] for _ in self.slices]
-        self._control: npt.NDArray[np.int64] | None = None
-        self._dead: WorkerDied | None = None
+        self._control: Control | None = None
+        self._worker_of: dict[int, int] = {}
         self._closed = False
         _groups.add(self)
 
@@ -66,35 +71,46 @@ class WorkerGroup:
 
     def start(self, method: str, configs: Sequence[WorkerConfig], preload: Sequence[str]) -> None:
         """Start all workers and tell each what to build; they build side by side."""
+        self._method, self._preload = method, preload
         self._block_fd = create_block_file()
         self._answers = Signal.create()
         self._poller.register(self._answers.read_fd, select.POLLIN)
-        for _ in configs:
-            self._launch(method, self._block_fd, self._answers, preload)
-        self.send_all([dumps(config) for config in configs], "construction")
+        for worker in range(len(configs)):
+            self._launch(worker)
+        for worker, config in enumerate(configs):
+            self.send(worker, dumps(config), "construction")
 
-    def _launch(self, method: str, block_fd: int, answers: Signal, preload: Sequence[str]) -> None:
+    def _launch(self, worker: int) -> None:
+        if self._answers is None or self._block_fd is None:
+            raise RuntimeError("the group is not started")
         ours, theirs = socket.socketpair()
-        channel = Channel(ours)
-        self._channels.append(channel)
         with theirs:
-            command = Signal.create()
-            self._commands.append(command)
+            _put(self._channels, worker, Channel(ours))
+            _put(self._commands, worker, Signal.create())
             # One pipe per worker: whom the kernel notifies of its end is a property of the open file, not of the copy.
             lifeline, held = os.pipe()
-            self._lifelines.append(held)
+            self._lifelines[worker] = held
             try:
-                self._poller.register(channel.fileno(), select.POLLIN)
-                descriptors = [theirs.fileno(), lifeline, command.read_fd, answers.write_fd, block_fd]
-                self.processes.append(launch_worker(method, descriptors, preload))
+                self._poller.register(ours.fileno(), select.POLLIN)
+                self._worker_of[ours.fileno()] = worker
+                command_fd, answer_fd = self._commands[worker].read_fd, self._answers.write_fd
+                descriptors = [theirs.fileno(), lifeline, command_fd, answer_fd, self._block_fd]
+                _put(self.processes, worker, launch_worker(self._method, descriptors, self._preload))
             finally:
                 os.close(lifeline)
 
-    def first_messages(self, doing: str) -> list[tuple[str, Any]]:
-        """Wait for one message from every worker and take it."""
-        while not all(self._inboxes):
-            self._take_events(None, doing)
-        return [inbox.pop(0) for inbox in self._inboxes]
+    def first_message(self, worker: int) -> tuple[str, Any]:
+        """Wait for a worker's first message and take it.
+
+        Raises:
+            WorkerDied: the worker ended.
+        """
+        while not self._inboxes[worker]:
+            self._take_events(None, "construction")
+            if worker in self.deaths:
+                raise self.deaths[worker]
+        message: tuple[str, Any] = self._inboxes[worker].pop(0)
+        return message
 
     def reserve(self, size: int) -> int:
         """Give the shared block its size in bytes and return its descriptor.
@@ -107,97 +123,134 @@ class WorkerGroup:
         reserve_block(self._block_fd, size)
         return self._block_fd
 
-    def attach(self, control: npt.NDArray[np.int64]) -> None:
-        """Take the control array of the block."""
+    def attach(self, control: Control) -> None:
+        """Take the control arrays of the block."""
         self._control = control
-        count = len(self.slices)
-        self._done = control[FIRST_WORKER : FIRST_WORKER + count]
-        self._counts = control[FIRST_WORKER + count : FIRST_WORKER + 2 * count]
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def check_alive(self) -> None:
-        """Raise what is known about a dead worker.
+    def send(self, worker: int, message: bytes, doing: str) -> None:
+        """Send a pickled message to a worker; a death is noted in `deaths`."""
+        try:
+            self._channels[worker].send_bytes(message)
+        except OSError:
+            self._note_death(worker, doing)
 
-        Raises:
-            WorkerDied: one died before.
-        """
-        if self._dead is not None:
-            raise WorkerDied(self._dead.env_indices, self._dead.pid, self._dead.exitcode, self._dead.doing)
+    def wake(self, worker: int) -> None:
+        """Wake a worker to look into the block."""
+        self._commands[worker].send()
 
-    def send_all(self, messages: Sequence[bytes], doing: str) -> None:
-        """Send one message to each worker.
-
-        Raises:
-            WorkerDied: one is gone.
-        """
-        for worker, (channel, message) in enumerate(zip(self._channels, messages, strict=True)):
-            try:
-                channel.send_bytes(message)
-            except OSError:
-                self._report_death(worker, doing)
-
-    def signal_all(self) -> None:
+    def wake_all(self) -> None:
         """Wake all workers for a step."""
         for command in self._commands:
             command.send()
 
-    def wait(self, doing: str, timeout: float | None) -> list[list[Any]] | None:
-        """Wait until every worker has answered the call whose sequence number stands in the block.
+    def wait(self, doing: str, timeout: float | None, workers: Sequence[int] | None = None) -> bool:
+        """Wait until workers have answered the newest call, or have died.
 
         Args:
             doing: name of the call, for errors.
-            timeout: seconds; None: until all have answered or one is dead.
+            timeout: seconds; None: without limit.
+            workers: which; None: all.
 
         Returns:
-            The messages of each worker; None when the time is over.
-
-        Raises:
-            WorkerDied: a worker ended.
+            False when the time is over first. Deaths stand in `deaths`, messages are had from `take_messages`.
         """
-        if self._control is None:
-            raise RuntimeError("the workers have no block yet")
-        self.check_alive()
-        sequence = int(self._control[SEQUENCE])
+        workers = range(len(self.slices)) if workers is None else workers
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._all_answered(sequence):
+        while self._unanswered(workers) and not (self.deaths and self._stop_at_death):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                return None
-            self._take_events(left, doing)
-        replies, self._inboxes = self._inboxes, [[] for _ in self.slices]
-        return replies
-
-    def _all_answered(self, sequence: int) -> bool:
-        for worker, done in enumerate(self._done.tolist()):
-            if done != sequence or len(self._inboxes[worker]) < self._counts[worker]:
                 return False
+            self._take_events(left, doing)
         return True
+
+    def wait_for_rows(self, rows: Sequence[int], count: int, doing: str, timeout: float | None) -> list[int]:
+        """Wait until some of the rows that were sent alone are finished.
+
+        Returns:
+            Finished rows, the first to finish first; fewer than `count` when the time is over or a worker has died.
+        """
+        control = self._attached
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            done = [row for row in rows if control.completed[row] == control.requested[row]]
+            left = None if deadline is None else deadline - time.monotonic()
+            if len(done) >= count or self.deaths or (left is not None and left <= 0):
+                return sorted(done, key=lambda row: float(control.finished[row]))
+            self._take_events(left, doing)
+
+    def take_messages(self) -> list[list[tuple[str, Any]]]:
+        """Hand out the messages of all workers that have arrived."""
+        inboxes, self._inboxes = self._inboxes, [[] for _ in self.slices]
+        return inboxes
+
+    def read_now(self, worker: int, doing: str) -> None:
+        """Read what a worker has sent so far."""
+        self._read_channel(worker, doing)
+
+    def unanswered(self) -> list[int]:
+        """Workers that have not answered the newest call."""
+        return self._unanswered(range(len(self.slices)))
+
+    @property
+    def _attached(self) -> Control:
+        if self._control is None:
+            raise RuntimeError("the workers have no block yet")
+        return self._control
+
+    def _unanswered(self, workers: Sequence[int]) -> list[int]:
+        control = self._attached
+        sequence, counts = control.sequence[0], control.message_counts
+        waiting = []
+        for worker in workers:
+            if worker in self.deaths:
+                continue
+            if control.answered[worker] != sequence or len(self._inboxes[worker]) < counts[worker]:
+                waiting.append(worker)
+        return waiting
 
     def _take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
         for descriptor, _ in self._poller.poll(None if timeout is None else max(1, int(timeout * 1000) + 1)):
-            if self._answers is not None and descriptor == self._answers.read_fd:
-                self._answers.clear()
+            worker = self._worker_of.get(descriptor)
+            if worker is None:
+                if self._answers is not None:
+                    self._answers.clear()
             else:
-                self._read_channel(descriptor, doing)
+                self._read_channel(worker, doing)
 
-    def _read_channel(self, descriptor: int, doing: str) -> None:
-        worker = next(w for w, channel in enumerate(self._channels) if channel.fileno() == descriptor)
+    def _read_channel(self, worker: int, doing: str) -> None:
         try:
             messages = self._channels[worker].read_available()
         except EOFError:
-            self._report_death(worker, doing)
+            self._note_death(worker, doing)
             return
         for data in messages:
             kind, value = pickle.loads(data)
             self._inboxes[worker].append((kind, unpack_failures(value) if kind == "failed" else value))
 
-    def _report_death(self, worker: int, doing: str) -> None:
-        process = self.processes[worker]
+    def _note_death(self, worker: int, doing: str) -> None:
+        if worker in self.deaths:
+            return
+        process, channel = self.processes[worker], self._channels[worker]
         process.join(1.0)
-        self._dead = WorkerDied(range(*self.slices[worker]), process.pid, process.exitcode, doing)
-        raise self._dead
+        self._poller.unregister(channel.fileno())
+        self._worker_of.pop(channel.fileno(), None)
+        self.deaths[worker] = WorkerDied(range(*self.slices[worker]), process.pid, process.exitcode, doing)
+
+    # -- restart -----------------------------------------------------------------------------------------------------
+
+    def replace(self, worker: int, config: WorkerConfig) -> None:
+        """Start a new process in the place of one that has died."""
+        self.deaths.pop(worker)
+        self._channels[worker].close()
+        self._commands[worker].close()
+        os.close(self._lifelines.pop(worker))
+        self.processes[worker].release()
+        self._inboxes[worker] = []
+        self._launch(worker)
+        self.send(worker, dumps(config), "construction")
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
@@ -253,9 +306,9 @@ class WorkerGroup:
         self._closed = True
         for channel in self._channels:
             channel.close()
-        for lifeline in self._lifelines:
+        for lifeline in self._lifelines.values():
             os.close(lifeline)
-        self._lifelines = []
+        self._lifelines = {}
 
     def _release(self) -> None:
         _groups.discard(self)
@@ -265,11 +318,19 @@ class WorkerGroup:
             command.close()
         if self._answers is not None:
             self._answers.close()
-        for lifeline in self._lifelines:
+        for lifeline in self._lifelines.values():
             os.close(lifeline)
-        self._lifelines = []
+        self._lifelines = {}
         if self._block_fd is not None:
             os.close(self._block_fd)
             self._block_fd = None
         for process in self.processes:
             process.release()
+
+
+def _put(items: list[Any], place: int, item: Any) -> None:
+    """Put an item into its place, which is the next one at the first start."""
+    if place == len(items):
+        items.append(item)
+    else:
+        items[place] = item

@@ -1,0 +1,227 @@
+"""`on_worker_failure="restart"` and `step_timeout`: the run goes on, the other envs do not notice."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from vecenv import SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, make_vec
+from vecenv.testing import CountEnv
+
+
+def kill(envs, worker):
+    pid = envs.worker_pids[worker]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def restarting(fns, num_workers=2, **settings):
+    return SubprocVecEnv(fns, num_workers=num_workers, on_worker_failure="restart", **settings)
+
+
+def count_fns(count=4, **settings):
+    return [functools.partial(CountEnv, uid=uid, length=6 + uid, **settings) for uid in range(count)]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_killed_worker_truncates_its_envs(mode, pending):
+    with restarting(count_fns(), autoreset_mode=mode, statistics=True) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            before = envs.step([0] * 4)[0]
+        if pending:
+            envs.step_async([0] * 4)
+        old = kill(envs, 1)
+        if not pending:
+            envs.step_async([0] * 4)
+        observations, rewards, terminations, truncations, infos = envs.step_wait(timeout=30)
+        if truncations[2]:  # else the step was finished before the signal came, and the death shows in the next one
+            hit = slice(2, 4)
+            assert envs.worker_pids[1] != old
+            np.testing.assert_array_equal(observations[:2, 2], [4, 4])
+            np.testing.assert_array_equal(rewards, [4, 4, 0, 0])
+            np.testing.assert_array_equal(terminations, [False] * 4)
+            np.testing.assert_array_equal(truncations, [False, False, True, True])
+            np.testing.assert_array_equal(infos["worker_restarted"], [False, False, True, True])
+            np.testing.assert_array_equal(infos["_worker_restarted"], [False, False, True, True])
+            assert "episode" not in infos
+            if mode == "SameStep":
+                np.testing.assert_array_equal(observations[hit], [[2, 0, 0], [3, 0, 0]])
+                np.testing.assert_array_equal(np.stack(infos["final_obs"][hit]), before[hit])
+            else:
+                np.testing.assert_array_equal(observations[hit], before[hit])
+            if mode == "Disabled":
+                with pytest.raises(gym.error.ResetNeeded, match=r"\[2, 3\]"):
+                    envs.step([0] * 4)
+                observations, _ = envs.reset(options={"reset_mask": truncations})
+                np.testing.assert_array_equal(observations, [[0, 0, 4], [1, 0, 4], [2, 0, 0], [3, 0, 0]])
+            observations, *_, infos = envs.step([0] * 4)
+            assert "worker_restarted" not in infos
+            time_of_new = 0 if mode == "NextStep" else 1
+            np.testing.assert_array_equal(observations[:, 2], [5, 5, time_of_new, time_of_new])
+        else:
+            assert pending
+
+
+def test_idle_workers_that_die_are_replaced_at_the_next_call():
+    with restarting(count_fns()) as envs:
+        envs.reset()
+        kill(envs, 0)
+        time.sleep(0.2)
+        observations, _ = envs.reset(seed=3)
+        np.testing.assert_array_equal(observations, [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0]])
+        kill(envs, 0)
+        with pytest.raises(WorkerDied):
+            envs.call("uid")
+        truncations = envs.step([0] * 4)[3]
+        np.testing.assert_array_equal(truncations, [True, True, False, False])
+        assert envs.call("uid") == (0, 1, 2, 3)
+
+
+class DeadlyEnv(CountEnv):
+    """Kills its process in every step."""
+
+    def step(self, action):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_three_deaths_without_a_step_are_final():
+    with restarting([CountEnv, DeadlyEnv]) as envs:
+        envs.reset()
+        deaths = 0
+        with pytest.raises(WorkerDied, match="3 times in a row"):  # noqa: PT012
+            for _ in range(10):
+                truncations = envs.step([0, 0])[3]
+                deaths += bool(truncations[1])
+        assert deaths == 2
+
+
+class FragileEnv(CountEnv):
+    """Can be built and reset once only: later processes die in reset."""
+
+    def reset(self, **arguments):
+        if arguments.get("options"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(**arguments)
+
+
+def test_deaths_in_reset_are_bounded():
+    with restarting([CountEnv, FragileEnv]) as envs:
+        envs.reset()
+        with pytest.raises(WorkerDied, match="3 times in a row"):
+            envs.reset(options={"die": True})
+
+
+def test_a_step_that_takes_too_long():
+    fns = [functools.partial(CountEnv, uid=uid, seconds=1000.0 if uid == 1 else 0.0) for uid in range(2)]
+    with SubprocVecEnv(fns, num_workers=2, step_timeout=0.3) as envs:
+        envs.reset()
+        start = time.monotonic()
+        with pytest.raises(WorkerDied, match=r"environments 1.*step_timeout.*SIGKILL"):
+            envs.step([0, 0])
+        assert time.monotonic() - start < 10
+    with SubprocVecEnv(fns, num_workers=2, step_timeout=0.3, on_worker_failure="restart") as envs:
+        envs.reset()
+        for _ in range(2):
+            observations, _, _, truncations, infos = envs.step([0, 0])
+            np.testing.assert_array_equal(truncations, [False, True])
+            np.testing.assert_array_equal(infos["worker_restarted"], [False, True])
+            np.testing.assert_array_equal(observations[1], [1, 0, 0])
+            envs.reset()
+
+
+def test_bad_settings():
+    with pytest.raises(UnknownSetting, match="perhaps"):
+        SubprocVecEnv([CountEnv], on_worker_failure="perhaps")
+    for limit in (0, -1, "3", True):
+        with pytest.raises(ValueError, match="step_timeout"):
+            SubprocVecEnv([CountEnv], step_timeout=limit)
+
+
+def run_with_kills(seed, steps, kills, record):
+    """CartPole on 8 workers; workers 4 to 7 are killed at given steps, between calls."""
+    with make_vec(
+        "CartPole-v1", 8, "subproc", num_workers=8, backend_options={"on_worker_failure": "restart"}, slots=2
+    ) as envs:
+        envs.reset(seed=seed)
+        rng = np.random.default_rng(seed)
+        for step in range(steps):
+            for worker in kills.get(step, ()):
+                os.kill(envs.worker_pids[worker], signal.SIGKILL)
+                envs.processes[worker].join(10)
+            result = envs.step(rng.integers(0, 2, 8))
+            record.append([part.copy() for part in result[:4]])
+
+
+def random_kills(steps, count):
+    rng = np.random.default_rng(0)
+    return {int(step): [int(rng.integers(4, 8))] for step in rng.choice(np.arange(1, steps), count, replace=False)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"), [(600, 20), pytest.param(20_000, 200, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_random_kills(steps, count):
+    """Workers that are not killed equal an undisturbed run; restarted ones are the same every time."""
+    kills = random_kills(steps, count)
+    one, two, calm = [], [], []
+    run_with_kills(5, steps, kills, one)
+    run_with_kills(5, steps, kills, two)
+    with make_vec("CartPole-v1", 8, "sync") as envs:
+        envs.reset(seed=5)
+        rng = np.random.default_rng(5)
+        for _ in range(steps):
+            calm.append(envs.step(rng.integers(0, 2, 8))[:4])
+    restarts = 0
+    for step in range(steps):
+        for part in range(4):
+            np.testing.assert_array_equal(one[step][part], two[step][part])
+            np.testing.assert_array_equal(one[step][part][:4], calm[step][part][:4])
+        for worker in kills.get(step, ()):
+            assert one[step][3][worker], "a killed worker's episode is truncated"
+            restarts += 1
+    assert restarts == count
+
+
+def test_rows_sent_alone():
+    with restarting(count_fns(4, seconds=0.05), num_workers=4, batch_size=2) as envs, SyncVecEnv(count_fns()) as calm:
+        envs.reset(seed=0)
+        calm.reset(seed=0)
+        envs.send([0] * 4, range(4))
+        kill(envs, 2)
+        seen = {}
+        for _ in range(2):
+            observations, rewards, _, truncations, infos = envs.recv(timeout=30)
+            for place, row in enumerate(infos["env_id"].tolist()):
+                seen[row] = (observations[place].tolist(), float(rewards[place]), bool(truncations[place]))
+        assert seen[0] == ([0, 0, 1], 1.0, False)
+        assert seen[2] in (([2, 0, 0], 0.0, True), ([2, 0, 1], 1.0, False))
+        envs.send([0] * 2, [2, 3])
+        ids = envs.recv(timeout=30)[4]["env_id"].tolist()
+        assert sorted(ids) == [2, 3]
+
+
+def test_rows_of_a_worker_that_died_idle_are_truncated_when_sent():
+    with restarting(count_fns(), num_workers=2, batch_size=1) as envs:
+        envs.reset()
+        kill(envs, 0)
+        time.sleep(0.2)
+        envs.send([0], [0])
+        observations, _, _, truncations, infos = envs.recv(timeout=30)
+        assert infos["worker_restarted"].all()
+        assert truncations.all()
+        np.testing.assert_array_equal(observations, [[0, 0, 0]])
+        envs.send([0], [1])
+        assert envs.recv(timeout=30)[3].all()
+        for row in (0, 1):
+            envs.send([0], [row])
+            observations, _, _, truncations, infos = envs.recv(timeout=30)
+            assert not truncations.any()
+            assert "worker_restarted" not in infos

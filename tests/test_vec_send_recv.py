@@ -1,0 +1,232 @@
+"""`send` and `recv`: part of the environments at a time, in the order in which they finish."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+
+from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, WorkerDied, make_vec
+from vecenv.testing import CountEnv, assert_same
+
+BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2), functools.partial(SubprocVecEnv, num_workers=4)]
+
+
+def count_fns(count=4, **settings):
+    return [functools.partial(CountEnv, uid=uid, length=3 + uid, **settings) for uid in range(count)]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("start", ["reset", "send_reset"])
+def test_every_env_goes_its_own_way(build, mode, start):
+    """Each env's rows, put together by env_id, are what a synchronous run gives."""
+    with (
+        build(count_fns(), batch_size=2, autoreset_mode=mode, statistics=True) as envs,
+        SyncVecEnv(count_fns(), autoreset_mode=mode, statistics=True) as reference,
+    ):
+        expected = [[] for _ in range(4)]
+        _observations, _ = reference.reset()
+        for _ in range(14):
+            result = reference.step([0] * 4)
+            for row in range(4):
+                expected[row].append(row_of(result, row))
+        seen = [[] for _ in range(4)]
+        if start == "reset":
+            envs.reset()
+            envs.send([0] * 4, np.arange(4))
+        else:
+            envs.send_reset()
+        while min(map(len, seen)) < 10:
+            result = envs.recv(timeout=30)
+            infos = result[4]
+            ids = infos.pop("env_id")
+            assert infos.pop("_env_id").all()
+            assert len(ids) == 2
+            assert result[0].shape == (2, 3)
+            np.testing.assert_array_equal(result[0][:, 0], ids)
+            for place, row in enumerate(ids):
+                seen[row].append(row_of(result, place))
+            envs.send([0, 0], ids)
+        for row in range(4):
+            got = seen[row] if start == "reset" else seen[row][1:]
+            for step, (left, right) in enumerate(zip(got, expected[row], strict=False)):
+                assert_same(left, right, f"env {row} step {step}")
+
+
+def row_of(result, place):
+    observations, rewards, terminations, truncations, infos = result
+    info = {
+        key: value[place]
+        for key, value in infos.items()
+        if not isinstance(value, dict) and f"_{key}" in infos and infos[f"_{key}"][place]
+    }
+    if "_episode" in infos and infos["_episode"][place]:
+        info["episode"] = (infos["episode"]["r"][place], infos["episode"]["l"][place])
+    return observations[place].copy(), rewards[place], terminations[place], truncations[place], info
+
+
+def test_slow_envs_do_not_hold_up_the_others():
+    fns = [functools.partial(CountEnv, uid=uid, length=1000, seconds=0.5 if uid == 0 else 0.0) for uid in range(4)]
+    with SubprocVecEnv(fns, num_workers=4, batch_size=3) as envs:
+        envs.reset()
+        envs.send([0] * 4, range(4))
+        start = time.monotonic()
+        for _ in range(3):
+            ids = envs.recv(timeout=30)[4]["env_id"]
+            assert sorted(ids) == [1, 2, 3]
+            envs.send([0] * 3)  # to those received last
+        assert time.monotonic() - start < 5
+
+
+def test_rows_come_in_the_order_of_finishing():
+    fns = [functools.partial(CountEnv, uid=uid, seconds=0.3 - 0.1 * uid) for uid in range(3)]
+    with SubprocVecEnv(fns, num_workers=3, batch_size=2) as envs:
+        envs.reset()
+        envs.send([0] * 3, [0, 1, 2])
+        time.sleep(0.6)
+        assert envs.recv(timeout=30)[4]["env_id"].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_whole_batches(build):
+    """With batch_size == num_envs, send and recv are the two halves of step, in env order."""
+    with build(count_fns()) as envs, SyncVecEnv(count_fns()) as reference:
+        envs.reset()
+        reference.reset()
+        for _ in range(6):
+            envs.send([0] * 4)
+            result = envs.recv(timeout=30)
+            assert result[4].pop("env_id").tolist() == [0, 1, 2, 3]
+            result[4].pop("_env_id")
+            assert_same(result, reference.step([0] * 4))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_order_of_calls(build):
+    with build(count_fns(), batch_size=2) as envs:
+        envs.reset()
+        with pytest.raises(NoAsyncCallError, match="2 outstanding"):
+            envs.recv(timeout=30)
+        envs.send([0], [3])
+        with pytest.raises(NoAsyncCallError, match="there are 1"):
+            envs.recv(timeout=30)
+        with pytest.raises(AlreadyPendingCallError, match=r"environments \[3\]"):
+            envs.send([0, 0], [2, 3])
+        with pytest.raises(AlreadyPendingCallError, match="outstanding"):
+            envs.step([0] * 4)
+        envs.send([1], [0])
+        assert sorted(envs.recv(timeout=30)[4]["env_id"].tolist()) == [0, 3]
+        with pytest.raises(NoAsyncCallError):
+            envs.recv(timeout=30)
+        observations, *_ = envs.step([0] * 4)
+        np.testing.assert_array_equal(observations[:, 2], [2, 1, 1, 2])
+        envs.send([0, 0], [1, 2])
+        observations, _ = envs.reset()  # drops what is outstanding
+        np.testing.assert_array_equal(observations[:, 1:], [[1, 0]] * 4)
+        with pytest.raises(NoAsyncCallError):
+            envs.recv(timeout=30)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize(
+    ("actions", "env_ids", "error", "text"),
+    [
+        ([0], [4], ValueError, "0 to 3"),
+        ([0], [-1], ValueError, "0 to 3"),
+        ([0, 0], [1, 1], ValueError, "at most once"),
+        ([0], [], ValueError, "at least one"),
+        ([0], [1.0], TypeError, "indices"),
+        ([0], 1, TypeError, "sequence"),
+        ([0], [0, 1], ValueError, "expected 2 actions"),
+        ([0, 5], [0, 3], ValueError, "environment 3"),
+    ],
+)
+def test_refused_before_anything_is_sent(build, actions, env_ids, error, text):
+    with build(count_fns(), batch_size=1) as envs:
+        envs.reset()
+        with pytest.raises(error, match=text):
+            envs.send(actions, env_ids)
+        with pytest.raises(NoAsyncCallError):
+            envs.recv(timeout=30)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_failures_of_single_rows(build):
+    fns = [functools.partial(CountEnv, uid=uid, fails_at=2 if uid == 1 else None) for uid in range(4)]
+    with build(fns, batch_size=1) as envs:
+        envs.reset()
+        seen = []
+        envs.send([0] * 4, range(4))
+        for _ in range(4):
+            envs.recv(timeout=30)
+        envs.send([0] * 4, range(4))
+        for _ in range(4):
+            try:
+                seen.extend(envs.recv(timeout=30)[4]["env_id"].tolist())
+            except EnvError as error:
+                seen.append(f"{error.env_index} failed as {isinstance(error, ValueError)}")
+        assert sorted(map(str, seen)) == ["0", "1 failed as True", "2", "3"]
+        with pytest.raises(gym.error.ResetNeeded, match=r"\[1\]"):
+            envs.send([0], [1])
+        envs.send_reset(options={"reset_mask": np.array([False, True, False, False])})
+        observations, *_ = envs.recv(timeout=30)
+        np.testing.assert_array_equal(observations, [[1, 1, 0]])
+
+
+def test_timeouts_lose_nothing():
+    with SubprocVecEnv(count_fns(2, seconds=0.5), num_workers=2, batch_size=1) as envs:
+        envs.reset()
+        envs.send([0, 0], [0, 1])
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.recv(timeout=0.05)
+        assert sorted(envs.recv(timeout=30)[4]["env_id"].tolist() + envs.recv(timeout=30)[4]["env_id"].tolist()) == [
+            0,
+            1,
+        ]
+
+
+def test_a_killed_worker_is_named():
+    with SubprocVecEnv(count_fns(4, seconds=0.3), num_workers=2, batch_size=2) as envs:
+        envs.reset()
+        envs.send([0] * 4, range(4))
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="environments 0, 1"):
+            envs.recv(timeout=30)
+
+
+def test_seeds_of_send_reset():
+    with make_vec("CartPole-v1", 4, "subproc", batch_size=2) as envs, make_vec("CartPole-v1", 4, "sync") as reference:
+        expected, _ = reference.reset(seed=3)
+        envs.async_reset(seed=3)
+        for _ in range(2):
+            observations, *_, infos = envs.recv(timeout=30)
+            np.testing.assert_array_equal(observations, expected[infos["env_id"]])
+
+
+@pytest.mark.parametrize("backend", ["sync", "subproc"])
+def test_nested_observations(backend):
+    class Nested(CountEnv):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = gym.spaces.Dict({"x": self.observation_space, "t": gym.spaces.Text(3)})
+            self.action_space = gym.spaces.Text(2)
+
+        def _observation(self):
+            return {"x": super()._observation(), "t": f"t{self.time}"}
+
+    with make_vec(Nested, 3, backend, batch_size=2) as envs:
+        envs.reset()
+        envs.send(("a", "b", "c"), [0, 1, 2])
+        observations, *_ = envs.recv(timeout=30)
+        assert observations["x"].shape == (2, 3)
+        assert observations["t"] == ("t1", "t1")
+        envs.send(("d", "e"))
+        envs.recv(timeout=30)

@@ -1,0 +1,149 @@
+"""What a vector env and its workers agree on: the control arrays in the shared block and the messages beside it.
+
+A whole step is started by writing actions, slot and step number and waking every worker; a worker answers by writing
+the call's sequence number and waking the caller. Rows that are sent alone (`send`/`recv`) carry numbers of their own.
+Messages are `(word, value)` and precede the answer that they belong to; the answer tells how many they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+
+from vecenv.buffers import Block, Layout
+from vecenv.infos import Signature
+
+Array = npt.NDArray[Any]
+
+#: Values of `Control.kinds`: what is asked of a row that was sent alone.
+STEP_ROW, RESET_ROW = 0, 1
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a worker is told at its start.
+
+    Attributes:
+        env_fns: constructors, each pickled by value where needed.
+        first_index: index of its first env.
+        worker_index: which worker it is.
+        autoreset_mode: what happens when an episode ends.
+        restart_seeds: after a restart, one seed per env for the reset that is due; None: the first start.
+    """
+
+    env_fns: tuple[bytes, ...]
+    first_index: int
+    worker_index: int
+    autoreset_mode: AutoresetMode
+    restart_seeds: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """What a worker needs to use the shared block.
+
+    Attributes:
+        layout: names and places.
+        num_envs: of the whole vector env.
+        slots: length of the observation ring.
+        observation_space: single space that the rows are planned for; None: observations take the pipe.
+        action_space: single space that the rows are planned for; None: actions take the pipe.
+        columns: info columns that exist already, with their places in the arena.
+    """
+
+    layout: Layout
+    num_envs: int
+    slots: int
+    observation_space: Space[Any] | None
+    action_space: Space[Any] | None
+    columns: tuple[tuple[Signature, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Control:
+    """Views of the control arrays.
+
+    Attributes:
+        sequence: `[1] int64` number of the newest call.
+        step: `[1] int64` number of the newest whole step.
+        slot: `[1] int64` slot that the call writes observations into.
+        wide: `[1] int64` whether float actions are wider than their space.
+        answered: `[workers] int64` number of the call that each worker answered last.
+        message_counts: `[workers] int64` how many messages belong to that answer.
+        row_requests: `[workers] int64` how many rows were ever sent alone to each worker.
+        requested: `[envs] int64` number of the newest request of each row.
+        completed: `[envs] int64` number of the request answered last.
+        finished: `[envs] float64` monotonic clock in seconds when it was answered.
+        has_messages: `[envs]` bool, whether messages belong to that answer.
+        kinds: `[envs] int8` what is asked of the row.
+        wide_rows: `[envs]` bool, whether its action is wider than the space.
+    """
+
+    sequence: Array
+    step: Array
+    slot: Array
+    wide: Array
+    answered: Array
+    message_counts: Array
+    row_requests: Array
+    requested: Array
+    completed: Array
+    finished: Array
+    has_messages: Array
+    kinds: Array
+    wide_rows: Array
+
+
+_SHAPES: dict[str, tuple[str, Any]] = {
+    "sequence": ("one", np.int64),
+    "step": ("one", np.int64),
+    "slot": ("one", np.int64),
+    "wide": ("one", np.int64),
+    "answered": ("workers", np.int64),
+    "message_counts": ("workers", np.int64),
+    "row_requests": ("workers", np.int64),
+    "requested": ("envs", np.int64),
+    "completed": ("envs", np.int64),
+    "finished": ("envs", np.float64),
+    "has_messages": ("envs", np.bool_),
+    "kinds": ("envs", np.int8),
+    "wide_rows": ("envs", np.bool_),
+}
+
+
+def plan_control(layout: Layout, num_envs: int, num_workers: int) -> None:
+    """Plan the control arrays in a layout."""
+    sizes = {"one": 1, "workers": num_workers, "envs": num_envs}
+    for name, (size, dtype) in _SHAPES.items():
+        layout.add(f"control.{name}", (sizes[size],), dtype)
+
+
+def control_arrays(block: Block) -> Control:
+    """The control arrays as views of a block."""
+    return Control(**{name: block[f"control.{name}"] for name in _SHAPES})
+
+
+def column_arrays(
+    arena: Array, signature: Signature, values_offset: int, mask_offset: int, num_envs: int
+) -> tuple[Array, Array]:
+    """Views of an info column in the arena of the block.
+
+    Args:
+        arena: `[bytes] uint8`.
+        signature: what the column holds.
+        values_offset: byte where the values begin.
+        mask_offset: byte where the mask begins.
+        num_envs: number of rows.
+
+    Returns:
+        values: `[num_envs, ...]`.
+        mask: `[num_envs]` bool.
+    """
+    _, dtype, shape = signature
+    values: Array = np.ndarray((num_envs, *shape), np.dtype(dtype), arena.data, values_offset)
+    return values, np.ndarray((num_envs,), np.bool_, arena.data, mask_offset)

@@ -1,0 +1,124 @@
+"""Workers that die or take too long, and what `on_worker_failure="restart"` does about them.
+
+A dead worker is replaced by a new process that builds the same envs. In the call in which this happens every env of
+that worker returns its last known observation, reward 0, ``truncated=True`` and ``infos["worker_restarted"]``, and no
+`episode` entry. Then the autoreset mode does what it does after any truncation, with a seed derived from
+`SeedSequence((seed, env index, restart count))`, so that a run with the same deaths gives the same results. A worker
+that dies three times without finishing a step is given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from vecenv.channel import dumps
+from vecenv.errors import WorkerDied, env_error
+from vecenv.protocol import BlockPlan, WorkerConfig
+from vecenv.worker_group import WorkerGroup
+from vecenv.worker_settings import WorkerSettings
+
+#: Deaths of one worker without a finished step in between that end the attempts.
+STRIKES = 3
+
+
+class Recovery:
+    """Replaces dead workers of a group.
+
+    Args:
+        group: the workers.
+        configs: what each worker was told at its first start.
+        settings: tells the policy and the time limit.
+    """
+
+    def __init__(self, group: WorkerGroup, configs: Sequence[WorkerConfig], settings: WorkerSettings) -> None:
+        self._group = group
+        self._configs = configs
+        self._settings = settings
+        self._strikes = [0] * len(configs)
+        self._restarts = [0] * len(configs)
+        self._started = 0.0
+
+    @property
+    def restarts(self) -> bool:
+        """Whether dead workers are replaced."""
+        return self._settings.on_worker_failure == "restart"
+
+    def start_clock(self) -> None:
+        """Note that a call begins now."""
+        if self._settings.step_timeout is not None:
+            self._started = time.monotonic()
+
+    def time_left(self) -> float | None:
+        """Seconds that the running call may still take; None: any."""
+        limit = self._settings.step_timeout
+        return None if limit is None else max(0.0, self._started + limit - time.monotonic())
+
+    def kill_unanswered(self) -> None:
+        """End the workers that have not answered; they are handled as dead."""
+        for worker in self._group.unanswered():
+            self._group.processes[worker].kill()
+
+    def note_finished_step(self, only_reset: npt.NDArray[np.bool_], restarted: Sequence[int]) -> None:
+        """Count a finished step in favour of the workers that really stepped an env.
+
+        Args:
+            only_reset: `[num_envs]` bool, envs whose episode had ended, so that the step was their reset.
+            restarted: envs whose worker was replaced in this call.
+        """
+        for worker, (first, stop) in enumerate(self._group.slices):
+            if self._strikes[worker] and first not in restarted and not only_reset[first:stop].all():
+                self._strikes[worker] = 0
+
+    def replace_dead(self, seeds: Sequence[int | None], plan: BlockPlan) -> list[int]:
+        """Replace every dead worker by a new one that has built its envs.
+
+        Args:
+            seeds: what each env was seeded with, None where it was not.
+            plan: of the shared block, for the new workers.
+
+        Returns:
+            The workers that were replaced.
+
+        Raises:
+            WorkerDied: one died too often.
+            EnvError: an env cannot be built any more.
+        """
+        replaced = []
+        while self._group.deaths:
+            worker, death = next(iter(self._group.deaths.items()))
+            self._strikes[worker] += 1
+            self._restarts[worker] += 1
+            if self._strikes[worker] >= STRIKES:
+                raise WorkerDied(
+                    death.env_indices, death.pid, death.exitcode, f"{death.doing}, {STRIKES} times in a row"
+                )
+            if self._start_again(worker, seeds, plan) and worker not in replaced:
+                replaced.append(worker)
+        return replaced
+
+    def _start_again(self, worker: int, seeds: Sequence[int | None], plan: BlockPlan) -> bool:
+        first, stop = self._group.slices[worker]
+        count = self._restarts[worker]
+        derived = tuple(derived_seed(seeds[row], row, count) for row in range(first, stop))
+        self._group.replace(worker, replace(self._configs[worker], restart_seeds=derived))
+        try:
+            kind, value = self._group.first_message(worker)
+        except WorkerDied:
+            return False
+        if kind == "failed":
+            raise env_error(value, "construction") from value[0].exception
+        self._group.send(worker, dumps(plan), "construction")
+        self._group.wait("construction", None, [worker])
+        return worker not in self._group.deaths
+
+
+def derived_seed(seed: int | None, env_index: int, restart_count: int) -> int | None:
+    """Seed of an env after a restart; None where it was not seeded before."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed, env_index, restart_count)).generate_state(1)[0])

@@ -1,0 +1,171 @@
+"""`send` and `recv`: part of the environments at a time, in the order in which they finish."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from gymnasium.error import NoAsyncCallError
+from gymnasium.vector import AutoresetMode
+
+from vecenv.arguments import env_ids_of, out_like, seeds_of, split_reset_mask
+from vecenv.base import StepResult, VecEnv
+from vecenv.infos import Infos, add_info
+from vecenv.observations import batch_observations
+from vecenv.spaces import copy_arrays, map_arrays
+from vecenv.statistics import EpisodeStatistics, add_episode_infos
+
+
+class SendRecvVecEnv(VecEnv):
+    """A `VecEnv` whose environments can be stepped one by one.
+
+    An env that was sent an action is outstanding until `recv` has returned its row. `step` needs all envs back first;
+    `reset` waits for what is outstanding and drops it.
+    """
+
+    # -- what users call -------------------------------------------------------------------------------------------
+
+    def send(self, actions: Any, env_ids: Any = None) -> None:
+        """Start steps of some envs; `recv` gives results as they are finished.
+
+        Args:
+            actions: `[len(env_ids), ...]`, one action per env named.
+            env_ids: indices of envs that are not outstanding. None: the envs that were received last.
+
+        Raises:
+            TypeError, ValueError: something does not fit; nothing was sent.
+        """
+        self._check_open("send")
+        rows = env_ids_of(self._received if env_ids is None else env_ids, self.num_envs)
+        self._check_not_outstanding("send", rows)
+        self._check_can_step("send", rows)
+        if self.batch_size == self.num_envs and rows == list(range(self.num_envs)):
+            self._begin_step(actions)
+            self._whole_sent = True
+            return
+        wide = self._take_actions(actions, rows)
+        self._send_rows(rows, wide)
+        self._outstanding.update(dict.fromkeys(rows))
+
+    def send_reset(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
+        """Start a reset of every env; `recv` gives first observations as they are ready.
+
+        Args:
+            seed: as for `reset`.
+            options: as for `reset`; ``reset_mask`` selects envs that are not outstanding.
+        """
+        self._check_open("send_reset")
+        seeds = seeds_of(self._first_seed if seed is None else seed, self.num_envs)
+        selected, options = split_reset_mask(options, self.num_envs)
+        rows = list(range(self.num_envs)) if selected is None else np.flatnonzero(selected).tolist()
+        self._check_not_outstanding("send_reset", rows)
+        self._first_seed = None
+        self._note_seeds(seed, seeds, rows)
+        self._send_row_resets(rows, seeds, options)
+        self._outstanding.update(dict.fromkeys(rows))
+        self._failed.difference_update(rows)
+        self._done[rows] = False
+
+    #: EnvPool's name for `send_reset`.
+    async_reset = send_reset
+
+    def recv(self, timeout: float | None = None, out: Any = None) -> StepResult:
+        """Wait for the first `batch_size` envs to finish what was sent.
+
+        Args:
+            timeout: seconds; nothing is lost when they are over.
+            out: array (or nest of arrays) to write the observations into.
+
+        Returns:
+            As `step`, with `batch_size` rows in the order in which the envs finished (in env order where `batch_size`
+            is `num_envs`); ``infos["env_id"]``, `[batch_size] int64`, says whose they are. Always the caller's own.
+
+        Raises:
+            NoAsyncCallError: fewer than `batch_size` envs are outstanding.
+            multiprocessing.TimeoutError: the time is over.
+            EnvError: an env raised; the others stay to be received. Reset the failed one to go on.
+        """
+        self._check_open("recv")
+        if self._whole_sent:
+            result = self._end_step(timeout, out)
+            self._received = list(range(self.num_envs))
+            result[4]["env_id"] = np.arange(self.num_envs)
+            result[4]["_env_id"] = np.ones(self.num_envs, np.bool_)
+            return result
+        if len(self._outstanding) < self.batch_size:
+            raise NoAsyncCallError(
+                f"`recv` needs {self.batch_size} outstanding environments (batch_size), there are "
+                f"{len(self._outstanding)}; send to more first",
+                "send",
+            )
+        rows = self._receive_rows(list(self._outstanding), self.batch_size, timeout)
+        if self.batch_size == self.num_envs:
+            rows.sort()
+        return self._rows_result(rows, out)
+
+    # -- what back ends fill in --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _send_rows(self, rows: list[int], wide: bool) -> None:
+        """Start steps of single rows."""
+
+    @abstractmethod
+    def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
+        """Start resets of single rows."""
+
+    @abstractmethod
+    def _receive_rows(self, outstanding: list[int], count: int, timeout: float | None) -> list[int]:
+        """Wait until `count` of the outstanding rows are finished and give those, the first to finish first."""
+
+    @abstractmethod
+    def _row_infos(self, row: int) -> dict[str, Any]:
+        """Take the info of a finished row.
+
+        Raises:
+            EnvError: the row's env raised.
+        """
+
+    # -- shared steps ------------------------------------------------------------------------------------------------
+
+    def _drop_outstanding(self) -> None:
+        """Wait for rows that were sent and never received; a reset makes their results worthless."""
+        if self._outstanding:
+            for row in self._receive_rows(list(self._outstanding), len(self._outstanding), None):
+                try:
+                    self._row_infos(row)
+                except Exception:  # an env that failed is about to be reset
+                    continue
+            self._outstanding = {}
+
+    def _rows_result(self, rows: list[int], out: Any) -> StepResult:
+        """Put the results of single rows together."""
+        arrays, count = self._arrays, len(rows)
+        infos: Infos = {}
+        for place, row in enumerate(rows):
+            try:
+                info = self._row_infos(row)
+            except Exception:
+                self._failed.add(row)
+                self._outstanding.pop(row)
+                raise
+            add_info(infos, info, place, count)
+        for row in rows:
+            self._outstanding.pop(row)
+        self._received = rows
+        if self._objects is not None:
+            observations = batch_observations(self.single_observation_space, [self._objects[row] for row in rows])
+        else:
+            observations = map_arrays(self._arrays.observations, lambda array: array[self.slot][rows])
+        if out is not None:
+            copy_arrays(out_like(out, observations), observations)
+            observations = out
+        terminations, truncations = arrays.terminations[rows], arrays.truncations[rows]
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            self._add_final_observations(infos, rows)
+        else:
+            self._done[rows] = terminations | truncations
+        if self.settings.statistics and arrays.episode_ended[rows].any():
+            add_episode_infos(infos, arrays.episode_ended[rows], EpisodeStatistics.of(arrays, rows))
+        infos["env_id"], infos["_env_id"] = np.array(rows), np.ones(count, np.bool_)
+        return observations, arrays.rewards[rows], terminations, truncations, infos

@@ -1,0 +1,131 @@
+"""What a vector env can be told, and what envs say about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from vecenv.arguments import check_positive_int
+from vecenv.autoreset import autoreset_mode_of
+from vecenv.spaces import same_layout
+
+#: "same", "different", or (batched space, single space).
+ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
+
+
+@dataclass(frozen=True)
+class VectorSettings:
+    """What every back end can be told.
+
+    Attributes:
+        autoreset_mode: what happens when an episode ends.
+        copy: whether returned observations belong to the caller. False: they are views of the ring, valid until it
+            comes round again, `slots` calls of `reset` or `step` later.
+        slots: length of the ring of observation batches, at least 1.
+        statistics: whether ended episodes are reported in ``infos["episode"]``.
+        seed: for the first `reset` that gets none.
+        observation_mode: how observation spaces are batched. ``"same"``: all are equal. ``"different"``: shapes and
+            dtypes are equal, bounds may differ. A pair of spaces: the batched and the single one, taken as they are.
+        shared_memory: True: observations lie in arrays, other spaces are refused. False: they travel as objects. None:
+            arrays where the space allows it.
+        batch_size: how many environments `recv` returns; None: all.
+    """
+
+    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+    copy: bool = True
+    slots: int = 2
+    statistics: bool = False
+    seed: int | Sequence[int | None] | None = None
+    observation_mode: ObservationMode = "same"
+    shared_memory: bool | None = None
+    batch_size: int | None = None
+
+    @classmethod
+    def checked(cls, **settings: Any) -> VectorSettings:
+        """Read settings as users give them.
+
+        Raises:
+            UnknownSetting: the autoreset mode does not exist.
+            TypeError, ValueError: a value that does not fit; the message names it.
+        """
+        settings["autoreset_mode"] = autoreset_mode_of(settings.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        result = cls(**settings)
+        check_positive_int("slots", result.slots)
+        _check_observation_mode(result.observation_mode)
+        return result
+
+    def checked_batch_size(self, num_envs: int) -> int:
+        """The batch size for a number of envs.
+
+        Raises:
+            TypeError, ValueError: no int, or not in 1 to `num_envs`.
+        """
+        if self.batch_size is None:
+            return num_envs
+        size = check_positive_int("batch_size", self.batch_size)
+        if size > num_envs:
+            raise ValueError(f"batch_size: expected at most num_envs={num_envs}, got {size}")
+        return size
+
+
+def _check_observation_mode(mode: Any) -> None:
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if not all(isinstance(space, gym.Space) for space in mode):
+            raise TypeError(f"observation_mode: expected a pair of spaces, got {tuple(map(type, mode))}")
+    elif mode not in ("same", "different"):
+        raise ValueError(f"Invalid observation_mode, expected: 'same' or 'different' or a pair of spaces, got {mode!r}")
+
+
+@dataclass(frozen=True)
+class EnvDescription:
+    """What built envs say about themselves.
+
+    Attributes:
+        observation_spaces: of each env.
+        action_space: of the first env; all are equal.
+        metadata: of the first env.
+        render_mode: of the first env.
+    """
+
+    observation_spaces: tuple[gym.Space[Any], ...]
+    action_space: gym.Space[Any]
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+def describe_env(env: gym.Env[Any, Any]) -> EnvDescription:
+    """What one env says about itself."""
+    metadata = {key: value for key, value in (env.metadata or {}).items() if key != "autoreset_mode"}
+    return EnvDescription((env.observation_space,), env.action_space, metadata, env.render_mode)
+
+
+def joined_descriptions(descriptions: Sequence[EnvDescription], observation_mode: ObservationMode) -> EnvDescription:
+    """One description out of one per env.
+
+    Raises:
+        RuntimeError: spaces do not go together; the message names the envs.
+    """
+    first = descriptions[0]
+    spaces = tuple(space for description in descriptions for space in description.observation_spaces)
+    expected = observation_mode[1] if isinstance(observation_mode, tuple) else spaces[0]
+    for index, (space, description) in enumerate(zip(spaces, descriptions, strict=True)):
+        if observation_mode == "same":
+            if space != expected:
+                raise RuntimeError(
+                    f"the observation spaces of environments 0 and {index} differ: {expected} and {space}; if that is "
+                    "meant, use observation_mode='different'"
+                )
+        elif not same_layout(space, expected):
+            raise RuntimeError(
+                f"the observation space of environment {index}, {space}, has another shape or dtype than {expected}"
+            )
+        if description.action_space != first.action_space:
+            raise RuntimeError(
+                f"the action spaces of environments 0 and {index} differ: {first.action_space} and "
+                f"{description.action_space}; all environments of a vector env need the same action space"
+            )
+    return EnvDescription(spaces, first.action_space, first.metadata, first.render_mode)

@@ -1,0 +1,96 @@
+"""What the subprocess back end can be told beyond the settings of every back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from vecenv.arguments import check_positive_int
+from vecenv.channel import dumps
+from vecenv.cores import usable_cores
+from vecenv.errors import UnknownSetting
+from vecenv.protocol import WorkerConfig
+from vecenv.worker_process import start_method_of
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Settings of `SubprocVecEnv` alone.
+
+    Attributes:
+        num_workers: processes; each hosts a contiguous slice of the envs. None: usable cores. Never more than envs.
+        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``.
+        daemon: see `SubprocVecEnv`.
+        preload: modules to import once in the fork server before workers are forked.
+        info_spec: info fields known ahead, name -> dtype or (dtype, shape); others are learnt when first seen.
+        on_worker_failure: ``"raise"``: a dead worker raises `WorkerDied`. ``"restart"``: its envs are built anew and
+            their episodes truncated, see `vecenv.recovery`.
+        step_timeout: seconds after which a worker that has not finished a call is killed and handled as dead.
+    """
+
+    num_workers: int | None = None
+    start_method: str = "forkserver"
+    daemon: bool = True
+    preload: tuple[str, ...] = ()
+    info_spec: Mapping[str, Any] | None = None
+    on_worker_failure: str = "raise"
+    step_timeout: float | None = None
+
+    @classmethod
+    def split(cls, settings: dict[str, Any], context: Any, daemon: bool) -> tuple[WorkerSettings, dict[str, Any]]:
+        """Read these settings out of a dict and give the rest.
+
+        Raises:
+            UnknownSetting: a start method or failure policy that does not exist.
+            TypeError, ValueError: a value that does not fit.
+        """
+        names = {field.name for field in fields(cls)} - {"start_method", "daemon"}
+        own = {name: value for name, value in settings.items() if name in names}
+        rest = {name: value for name, value in settings.items() if name not in names}
+        if "preload" in own:
+            own["preload"] = tuple(own["preload"])
+        result = cls(start_method=start_method_of(context), daemon=daemon, **own)
+        if result.num_workers is not None:
+            check_positive_int("num_workers", result.num_workers)
+        if result.on_worker_failure not in ("raise", "restart"):
+            raise UnknownSetting(
+                f"on_worker_failure={result.on_worker_failure!r} does not exist; expected 'raise' or 'restart'"
+            )
+        limit = result.step_timeout
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0):
+            raise ValueError(f"step_timeout: expected a positive number of seconds or None, got {limit!r}")
+        return result, rest
+
+    def workers_for(self, num_envs: int) -> int:
+        """How many workers a number of envs gets."""
+        return min(usable_cores() if self.num_workers is None else self.num_workers, num_envs)
+
+
+def slice_bounds(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
+    """Contiguous slices `[first, stop)` whose sizes differ by at most one."""
+    bounds = [num_envs * worker // num_workers for worker in range(num_workers + 1)]
+    return [(bounds[worker], bounds[worker + 1]) for worker in range(num_workers)]
+
+
+def worker_configs(
+    env_fns: Sequence[Callable[[], Any]], slices: Sequence[tuple[int, int]], autoreset_mode: AutoresetMode
+) -> list[WorkerConfig]:
+    """What each worker is told, with the constructors pickled.
+
+    Raises:
+        TypeError: a constructor cannot be pickled; the message names it.
+    """
+    pickled: dict[int, bytes] = {}
+    for index, function in enumerate(env_fns):
+        if id(function) not in pickled:
+            try:
+                pickled[id(function)] = dumps(function)
+            except Exception as error:
+                raise TypeError(f"env_fns[{index}] cannot be sent to a worker process: {error}") from error
+    return [
+        WorkerConfig(tuple(pickled[id(function)] for function in env_fns[first:stop]), first, worker, autoreset_mode)
+        for worker, (first, stop) in enumerate(slices)
+    ]
