@@ -50,9 +50,7 @@ class PPOConfig:
     subtract_mean_image: bool = True
     """Image networks see the difference from the mean image of the first rollout."""
     training_threads: int = 1
-    """CPU threads for one operation of a gradient step; 0 leaves torch's own choice."""
-    acting_threads: int = 1
-    """CPU threads for one operation of acting; more than 1 takes cores from the workers that step the environments."""
+    """CPU threads that share the rows of a gradient step; 0 takes one per usable core, at most 8."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train.
@@ -74,23 +72,20 @@ class PPOConfig:
                 raise UnknownSetting(f"{name} must be above 0, got {getattr(self, name)!r}")
         if self.network not in get_args(NetworkName):
             raise UnknownSetting(f"network must be one of {', '.join(get_args(NetworkName))}, got {self.network!r}")
-        if self.training_threads < 0 or self.acting_threads < 1:
-            raise UnknownSetting(
-                "training_threads must be 0 or more and acting_threads at least 1, "
-                f"got {self.training_threads!r} and {self.acting_threads!r}"
-            )
+        if self.training_threads < 0:
+            raise UnknownSetting(f"training_threads must be 0 or more, got {self.training_threads!r}")
 
 
 PPO_PRESETS: dict[str, PPOConfig] = {
     "classic-control": PPOConfig(),
     "atari": PPOConfig(
-        num_envs=16,
-        num_steps=128,
+        num_envs=32,
+        num_steps=64,
         total_steps=2_000_000,
         num_epochs=3,
         minibatch_size=256,
-        learning_rate=7e-4,
-        clip_range=0.15,
+        learning_rate=1e-3,
+        clip_range=0.1,
         entropy_coefficient=0.01,
         network="small-cnn",
         training_threads=0,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vecenv import VecEnv
+from vecenv.cores import usable_cores
 
 from .collector import Episode, RolloutCollector
 from .config import PPOConfig, Precision
 from .inference import BatchedPolicy
 from .networks import CNNTrunk, build_actor_critic
+from .parallel_gradients import ParallelGradients
 from .precision import (
     REQUIRED_AGREEMENT,
     ChosenPrecision,
@@ -31,16 +32,8 @@ PROBE_ROWS = 2048
 """Observations on which acting in bfloat16 is compared with float32."""
 
 
-@contextlib.contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use ``number`` CPU threads for one operation in this block; 0 leaves its present number."""
-    before = torch.get_num_threads()
-    if number:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+MOST_TRAINING_THREADS = 8
+"""With more threads each has so few rows that the sum of their gradients costs more than they save."""
 
 
 class UpdateReport(NamedTuple):
@@ -87,38 +80,39 @@ class PPO:
         self._seed = seed
         self._requested_precision = precision
         self.precision: dict[str, ChosenPrecision] = {"acting": "float32", "training": "float32"}
+        self._gradients = ParallelGradients(self.network, self._num_training_threads())
         self._shuffler = torch.Generator().manual_seed(seed)
         self.collector = RolloutCollector(envs, BatchedPolicy(self.network, device=self.device, seed=seed))
         self.rollout = self.collector.rollout
+
+    def close(self) -> None:
+        """End the threads that compute gradients; may be called again."""
+        self._gradients.close()
 
     def prepare(self) -> list[Episode]:
         """Before the first update: one untrained rollout gives the mean image and chooses the precisions.
 
         The rollout is counted but not trained on, because its actions came from a network without the mean image.
-        Networks for
-        vectors need neither: they are so small that float32 is never the slower choice.
+        Networks for vectors need neither: they are so small that float32 is never the slower choice.
         """
         trunk = self.network.trunk
         if not isinstance(trunk, CNNTrunk):
             if self._requested_precision == "bfloat16":
                 self._use_precision({"acting": "bfloat16", "training": "bfloat16"})
             return []
-        with torch_threads(self.config.acting_threads):
-            episodes = self.collector.collect()
+        episodes = self.collector.collect()
         self.env_steps += int(self.rollout.valid.sum())
         if self.config.subtract_mean_image:
             trunk.set_mean_image(self.rollout.observations.flatten(0, 1)[:: max(1, self.rollout.num_envs // 2)])
         self.rollout.compute_advantages(self.config.gamma, self.config.gae_lambda)
         batch = TrainingBatch(self.rollout, self.device)
         sample = batch.select(torch.arange(min(self.config.minibatch_size, batch.num_rows)))
-        with torch_threads(self.config.acting_threads):
-            acting = choose_acting_precision(
-                self.network, self._probe(), self.rollout.num_envs, self._requested_precision, self.device
-            )
-        with torch_threads(self.config.training_threads):
-            training = choose_training_precision(
-                lambda autocast: self._compute_gradients(sample, autocast), self._requested_precision, self.device
-            )
+        acting = choose_acting_precision(
+            self.network, self._probe(), self.rollout.num_envs, self._requested_precision, self.device
+        )
+        training = choose_training_precision(
+            lambda autocast: self._compute_gradients(sample, autocast), self._requested_precision, self.device
+        )
         self._use_precision({"acting": acting, "training": training})
         return episodes
 
@@ -147,11 +141,9 @@ class PPO:
         """
         config = self.config
         learning_rate = self._set_learning_rate()
-        with torch_threads(config.acting_threads):
-            episodes = self.collector.collect(stop_requested)
+        episodes = self.collector.collect(stop_requested)
         self.rollout.compute_advantages(config.gamma, config.gae_lambda)
-        with torch_threads(config.training_threads):
-            losses = self._take_gradient_steps()
+        losses = self._take_gradient_steps()
         self.collector.policy.refresh()
         self.env_steps += int(self.rollout.valid.sum())
         if not all(math.isfinite(loss) for loss in losses):
@@ -178,10 +170,14 @@ class PPO:
         return means
 
     def _compute_gradients(self, minibatch: Minibatch, autocast: bool) -> Tensor:
-        """Set the gradients of the clipped objective; returns (policy loss, value loss, entropy, KL, clip fraction)."""
+        """Set the gradients; returns policy loss, value loss, entropy, KL divergence and clip fraction [5]."""
+        return self._gradients.compute(lambda network, rows: self._loss(network, rows, autocast), minibatch)
+
+    def _loss(self, network: nn.Module, minibatch: Minibatch, autocast: bool) -> tuple[Tensor, Tensor]:
+        """The clipped objective, to be minimised, and its figures."""
         config = self.config
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=autocast):
-            logits, values = self.network(minibatch.observations)  # (B, A), (B,)
+            logits, values = network(minibatch.observations)  # (B, A), (B,)
         log_policy = torch.log_softmax(logits, dim=-1)
         log_ratio = log_policy.gather(-1, minibatch.actions.unsqueeze(-1)).squeeze(-1) - minibatch.log_probs
         ratio = log_ratio.exp()
@@ -190,12 +186,9 @@ class PPO:
         value_loss = 0.5 * (values - minibatch.returns).square().mean()
         entropy = -(log_policy.exp() * log_policy).sum(dim=-1).mean()
         loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
-        self.optimizer.zero_grad()
-        loss.backward()
-        ratio, log_ratio = ratio.detach(), log_ratio.detach()
         approximate_kl = (ratio - 1.0 - log_ratio).mean()  # never negative, unlike the mean of -log_ratio
         clip_fraction = ((ratio - 1.0).abs() > config.clip_range).float().mean()
-        return torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), approximate_kl, clip_fraction])
+        return loss, torch.stack([policy_loss, value_loss, entropy, approximate_kl, clip_fraction])
 
     def _set_learning_rate(self) -> float:
         config = self.config
@@ -204,6 +197,11 @@ class PPO:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         return learning_rate
+
+    def _num_training_threads(self) -> int:
+        if self.device.type != "cpu":
+            return 1
+        return self.config.training_threads or min(usable_cores(), MOST_TRAINING_THREADS)
 
     def _use_precision(self, precision: dict[str, ChosenPrecision]) -> None:
         self.precision = precision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -50,8 +51,14 @@ class TrainingRun:
             slots=config.ppo.num_steps + 1,
             statistics=True,
         )
+        self._at_close = contextlib.ExitStack()
+        self._at_close.callback(self.envs.close)
         try:
+            # Torch's threads would take the workers' cores while acting; gradient steps have threads of their own.
+            self._at_close.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
             self.learner = PPO(self.envs, config.ppo, seed=config.seed, device=self.device, precision=config.precision)
+            self._at_close.callback(self.learner.close)
             self.window = EpisodeWindow()
             self._seconds_before = 0.0
             self._steps_before = 0
@@ -71,8 +78,8 @@ class TrainingRun:
         self.close()
 
     def close(self) -> None:
-        """Close the environments; may be called again."""
-        self.envs.close()
+        """Close the environments, end the learner's threads and give torch its own back; may be called again."""
+        self._at_close.close()
 
     @property
     def seconds(self) -> float:

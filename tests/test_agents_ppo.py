@@ -14,8 +14,9 @@ from vecenv.agents import ppo
 from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint
 from vecenv.agents.collector import CollectionInterrupted
 from vecenv.agents.config import PPOConfig
+from vecenv.agents.parallel_gradients import ParallelGradients
 from vecenv.agents.ppo import PPO
-from vecenv.agents.rollout_buffer import Minibatch
+from vecenv.agents.rollout_buffer import Minibatch, TrainingBatch
 from vecenv.agents.stopping import EpisodeWindow
 
 LENGTH = 7
@@ -81,6 +82,45 @@ def test_learning_rate_falls_linearly_with_env_steps():
     expected = [CONFIG.learning_rate * max(0.0, 1 - per_rollout * k) for k in range(20)]
     np.testing.assert_allclose(rates, expected)
     assert learner.optimizer.param_groups[0]["lr"] == rates[-1] == 0.0
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_threads_share_a_gradient_step(num_threads):
+    learner = make_learner()
+    learner.collector.collect()
+    learner.rollout.compute_advantages(0.9, 0.9)
+    minibatch = TrainingBatch(learner.rollout, torch.device("cpu")).select(torch.arange(32))
+    expected_figures = learner._compute_gradients(minibatch, False)
+    expected = [parameter.grad.clone() for parameter in learner.network.parameters()]
+    parallel = ParallelGradients(learner.network, num_threads)
+    for _ in range(2):  # gradients do not pile up
+        figures = parallel.compute(lambda network, rows: learner._loss(network, rows, False), minibatch)
+    torch.testing.assert_close(figures, expected_figures)
+    for parameter, gradient in zip(learner.network.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    learner.optimizer.step()  # changed weights reach every thread
+    changed = [parameter.detach() for parameter in learner.network.parameters()]
+    for network in parallel._replicas:
+        assert all(torch.equal(a, b) for a, b in zip(network.parameters(), changed, strict=True))
+    one_row = TrainingBatch(learner.rollout, torch.device("cpu")).select(torch.arange(1))
+    assert torch.isfinite(parallel.compute(lambda network, rows: learner._loss(network, rows, False), one_row)).all()
+    parallel.close()
+
+
+def test_an_error_in_a_gradient_thread_reaches_the_caller():
+    learner = make_learner()
+    learner.collector.collect()
+    minibatch = TrainingBatch(learner.rollout, torch.device("cpu")).select(torch.arange(32))
+    parallel = ParallelGradients(learner.network, 2)
+
+    def fail_elsewhere(network, rows):
+        if network is not learner.network:
+            raise ValueError("planted")
+        return learner._loss(network, rows, False)
+
+    with pytest.raises(ValueError, match="planted"):
+        parallel.compute(fail_elsewhere, minibatch)
+    parallel.close()
 
 
 @pytest.mark.parametrize(("num_envs", "num_steps", "total_steps"), [(1, 2, 1), (3, 5, 40), (8, 2, 100)])
