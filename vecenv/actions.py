@@ -38,6 +38,8 @@ def write_actions(
         TypeError: a scalar, an object that is no array, or a dtype of another kind.
         ValueError: wrong length, shape, keys or range; the message names the environment.
     """
+    if rows is None and _write_plain_discrete(space, target, actions):
+        return False
     prepared: list[tuple[Array, Array]] = []
     if rows is not None and ignored is not None:
         ignored = ignored[rows]
@@ -45,6 +47,19 @@ def write_actions(
     for array, checked in prepared:
         array[slice(None) if rows is None else rows] = checked
     return wide
+
+
+def _write_plain_discrete(space: Space[Any], target: Any, actions: Any) -> bool:
+    """The everyday case at once: a right batch for a Discrete space. False: not that case, or something is wrong."""
+    if type(space) is not spaces.Discrete or type(actions) is not np.ndarray:
+        return False
+    if actions.dtype != np.int64 or actions.dtype != target.dtype or actions.shape != target.shape:
+        return False
+    # one comparison finds both ends: what lies below the start wraps around to huge
+    if ((actions - space.start if space.start else actions).view(np.uint64) >= space.n).any():
+        return False
+    target[:] = actions
+    return True
 
 
 class _Part(NamedTuple):
@@ -112,9 +127,6 @@ def _check_range(space: Space[Any], array: Array, ignored: Array | None, name: s
     count: Any
     if isinstance(space, spaces.Discrete):
         low, count = space.start, space.n
-        # one comparison finds both ends: what lies below wraps around to huge
-        if array.dtype == np.int64 and ((array - low if low else array).view(np.uint64) < count).all():
-            return
     elif isinstance(space, spaces.MultiDiscrete):
         low, count = space.start, space.nvec
     else:
@@ -163,7 +175,7 @@ def split_actions(space: Space[Any], batch: Any, wide: bool) -> list[Any]:
         own = map_arrays(batch, np.copy) if wide else _narrowed(space, batch)
         rows = len(_first_array(own))
         return [row_of(own, row) for row in range(rows)]
-    return list(batch.copy() if wide else batch.astype(space.dtype))
+    return list(batch.copy() if wide or batch.dtype == space.dtype else batch.astype(space.dtype))
 
 
 def _narrowed(space: Space[Any], batch: Any) -> Any:

@@ -76,6 +76,7 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         self._whole_sent = False
         fixed = self.settings.shared_memory is not False and has_fixed_layout(self.single_observation_space)
         self._objects = None if fixed else [None] * num_envs
+        self._slot_views: list[Any] = []
         self._final_objects = [None] * num_envs
         self._actions_fixed = has_fixed_layout(self.single_action_space)
         self._action_objects = [None] * num_envs
@@ -158,7 +159,12 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         """The newest observations as views of the ring, `[num_envs, ...]`."""
         if self._objects is not None:
             return batch_observations(self.single_observation_space, self._objects)
-        return map_arrays(self._arrays.observations, lambda array: array[self.slot])
+        if not self._slot_views:
+            self._slot_views = [
+                map_arrays(self._arrays.observations, lambda array, slot=slot: array[slot])  # type: ignore[misc]
+                for slot in range(self.settings.slots)
+            ]
+        return self._slot_views[self.slot]
 
     @property  # type: ignore[override]
     def np_random_seed(self) -> tuple[int, ...]:
@@ -334,7 +340,9 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         if out is not None:
             copy_arrays(out_like(out, views), views)
             return out
-        return map_arrays(views, np.copy) if self.settings.copy and self._objects is None else views
+        if not self.settings.copy or self._objects is not None:
+            return views
+        return views.copy() if type(views) is np.ndarray else map_arrays(views, np.copy)
 
     def _add_final_observations(self, infos: Infos, rows: Sequence[int]) -> None:
         mask = self._arrays.final_mask[rows]

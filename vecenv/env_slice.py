@@ -56,17 +56,25 @@ def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: 
 
 
 class _StepRecord:
-    """What the envs of a slice gave in one step, gathered in lists before it is written to arrays at once."""
+    """What the envs of a slice gave in one step, gathered before it is written to arrays at once.
 
-    __slots__ = ("ended", "failures", "raw_rewards", "resets", "rewards", "terminations", "truncations")
+    Attributes:
+        rewards: one per row.
+        raw_rewards: one per row, the same list where envs do not tell them apart.
+        ends: (row, terminated, truncated) of the few rows where either is set.
+        episodes: rows whose episode (whole game) ended.
+        resets: rows that were only reset.
+        failures: of envs that raised.
+    """
+
+    __slots__ = ("ends", "episodes", "failures", "raw_rewards", "resets", "rewards")
 
     def __init__(self, count: int, separate_raw_rewards: bool) -> None:
         self.rewards: list[Any] = [0.0] * count
         self.raw_rewards: list[Any] = [0.0] * count if separate_raw_rewards else self.rewards
-        self.terminations: list[Any] = [False] * count
-        self.truncations: list[Any] = [False] * count
+        self.ends: list[tuple[int, Any, Any]] = []
+        self.episodes: list[int] = []
         self.resets: list[int] = []
-        self.ended: list[int] = []
         self.failures: list[EnvFailure] = []
 
 
@@ -119,6 +127,8 @@ class EnvSlice:
                 for slot in range(slots)
             ]
         self._plain = isinstance(observation_space, _PLAIN_SPACES)
+        self._row_shape = self._slots[0].shape[1:] if self._plain else ()
+        self._ones = np.ones(len(self.envs), np.int64)
         arrays.started.fill(time.monotonic())
 
     def expect_reset(self, seeds: Sequence[int | None]) -> None:
@@ -204,7 +214,7 @@ class EnvSlice:
             except ENV_EXCEPTIONS as exception:
                 record.failures.append(env_failure(self.first_index + row, exception))
         try:
-            self._write_record(record, slice(None) if rows is None else list(rows))
+            self._write_record(record, rows)
         except RowError as error:
             record.failures.append(env_failure(self.first_index + error.row, error))
         if record.failures:
@@ -223,26 +233,31 @@ class EnvSlice:
             observation, reward, terminated, truncated, info = env.step(action)
             self._write(slot, row, observation)
         record.rewards[row] = reward
-        over = False
-        if terminated or truncated:
-            over = True
-            record.terminations[row], record.truncations[row] = terminated, truncated
+        done = terminated or truncated
+        if done:
+            record.ends.append((row, terminated, truncated))
         if self._separate_raw_rewards:
-            if self._counts_games[row]:
-                base: Any = env.unwrapped
-                record.raw_rewards[row] = base.unclipped_reward
-                over = bool(base.game_over or truncated)
-            else:
-                record.raw_rewards[row] = reward
-        if over:
-            record.ended.append(row)
-        if terminated or truncated:
-            if self._same_step:
-                self._reset_same_step(row, slot, info)
-                return
-            self._pending[row] = True
+            self._count_game(row, reward, bool(done), truncated, record)
+        elif done:
+            record.episodes.append(row)
+        if done and self._same_step:
+            self._reset_same_step(row, slot, info)
+            return
+        self._pending[row] = bool(done)
         if info:
             self._infos.record(row, info)
+
+    def _count_game(self, row: int, reward: Any, done: bool, truncated: Any, record: _StepRecord) -> None:
+        """Take raw reward and the end of the game from an env that tells them apart from what the agent sees."""
+        if not self._counts_games[row]:
+            record.raw_rewards[row] = reward
+            over = done
+        else:
+            base: Any = self.envs[row].unwrapped
+            record.raw_rewards[row] = base.unclipped_reward
+            over = bool(base.game_over or truncated)
+        if over:
+            record.episodes.append(row)
 
     def _reset_same_step(self, row: int, slot: int, info: dict[str, Any]) -> None:
         """Keep the end of the episode, then begin the next: an env may reuse the array and dict it returned."""
@@ -260,41 +275,56 @@ class EnvSlice:
 
     def _write(self, slot: int, row: int, observation: Any) -> None:
         if self._plain:
-            write_array(self._slots[slot], row, observation)
+            out = self._slots[slot]
+            if (
+                type(observation) is np.ndarray
+                and observation.shape == self._row_shape
+                and observation.dtype == out.dtype
+            ):
+                out[row] = observation
+            else:
+                write_array(out, row, observation)
         elif self.objects is not None:
             self.objects[row] = _snapshot(observation)
         else:
             write_value(self._observation_space, self._slots[slot], row, observation)
 
-    def _write_record(self, record: _StepRecord, rows: Any) -> None:
-        """Write a step into the arrays: whole rows first, the few special rows after.
+    def _write_record(self, record: _StepRecord, rows: Sequence[int] | None) -> None:
+        """Write a step into the arrays: whole columns first, the few special rows after.
 
         Args:
-            record: lists over all rows of the slice.
-            rows: index of the rows that were stepped.
+            record: what the envs gave.
+            rows: rows that were stepped; None: all.
         """
         arrays = self.arrays
-        every = isinstance(rows, slice)
         _fill_numbers(arrays.rewards, record.rewards, rows)
-        arrays.terminations[rows] = record.terminations if every else [record.terminations[row] for row in rows]
-        arrays.truncations[rows] = record.truncations if every else [record.truncations[row] for row in rows]
-        if self._separate_raw_rewards:
-            arrays.returns[rows] += np.array(record.raw_rewards, np.float64)[rows]
+        if rows is None:
+            arrays.terminations.fill(False)
+            arrays.truncations.fill(False)
+            arrays.episode_ended.fill(False)
+            raw = np.array(record.raw_rewards, np.float64) if self._separate_raw_rewards else arrays.rewards
+            np.add(arrays.returns, raw, arrays.returns)
+            np.add(arrays.lengths, self._ones, arrays.lengths)
         else:
-            arrays.returns[rows] += arrays.rewards[rows]
-        arrays.lengths[rows] += 1
-        arrays.episode_ended[rows] = False
+            for row in rows:
+                arrays.terminations[row] = arrays.truncations[row] = arrays.episode_ended[row] = False
+                arrays.returns[row] += record.raw_rewards[row] if self._separate_raw_rewards else arrays.rewards[row]
+                arrays.lengths[row] += 1
         for row in record.resets:
             arrays.lengths[row] -= 1
-        if record.ended:
-            now = time.monotonic()
-            for row in record.ended:
-                arrays.episode_ended[row] = True
-                arrays.episode_counts[row] += 1
-                arrays.last_returns[row] = arrays.returns[row]
-                arrays.last_lengths[row] = arrays.lengths[row]
-                arrays.last_seconds[row] = now - arrays.started[row]
-                arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, now
+        for row, terminated, truncated in record.ends:
+            arrays.terminations[row], arrays.truncations[row] = terminated, truncated
+        for row in record.episodes:
+            self._end_episode(row)
+
+    def _end_episode(self, row: int) -> None:
+        arrays, now = self.arrays, time.monotonic()
+        arrays.episode_ended[row] = True
+        arrays.episode_counts[row] += 1
+        arrays.last_returns[row] = arrays.returns[row]
+        arrays.last_lengths[row] = arrays.lengths[row]
+        arrays.last_seconds[row] = now - arrays.started[row]
+        arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, now
 
     # -- rare calls --------------------------------------------------------------------------------------------------
 
@@ -340,9 +370,9 @@ class EnvSlice:
         return failures
 
 
-def _fill_numbers(target: Any, values: list[Any], rows: Any) -> None:
+def _fill_numbers(target: Any, values: list[Any], rows: Sequence[int] | None) -> None:
     """Write one number per row; rewards of shape (1,) count as numbers, on every step alike."""
-    if isinstance(rows, slice):
+    if rows is None:
         try:
             target[:] = values
             return

@@ -137,7 +137,9 @@ class SubprocVecEnv(WorkerRows):
         self._recovery = Recovery(self._group, self._configs, self._worker_settings)
         self._lost: set[int] = set()
         self._group.attach(self._control)
-        self._control.sequence[0] = 1
+        self._sequence, self._steps = 1, 0
+        self._restarted: list[int] = []
+        self._control.sequence[0] = self._sequence
         self._doing = "construction"
         for worker in range(self.num_workers):
             self._group.send(worker, dumps(self._current_plan()), self._doing)

@@ -31,6 +31,9 @@ class WorkerCalls(SendRecvVecEnv):
     _plan: BlockPlan
     _state: AsyncState
     _doing: str
+    # Numbers of the newest call and the newest whole step, as they stand in the block.
+    _sequence: int
+    _steps: int
 
     @property
     def num_workers(self) -> int:
@@ -55,17 +58,20 @@ class WorkerCalls(SendRecvVecEnv):
             for worker, (first, stop) in enumerate(self._group.slices):
                 self._group.send(worker, dumps(("actions", self._action_objects[first:stop])), "step")
         control = self._control
+        self._steps += 1
         control.slot[0] = slot
         control.wide[0] = wide
-        control.sequence[0] += 1
-        control.step[0] += 1
+        control.step[0] = self._steps
+        self._sequence += 1
+        control.sequence[0] = self._sequence
         self._state = AsyncState.WAITING_STEP
         self._recovery.start_clock()
         self._group.wake_all()
 
     def _send(self, messages: Sequence[bytes], state: AsyncState) -> None:
         self._raise_deaths()
-        self._control.sequence[0] += 1
+        self._sequence += 1
+        self._control.sequence[0] = self._sequence
         self._state = state
         self._recovery.start_clock()
         for worker, message in enumerate(messages):
@@ -80,6 +86,8 @@ class WorkerCalls(SendRecvVecEnv):
                     odd.update(value)
                 elif kind in ("observations", "final"):
                     self._take_objects(kind, value)
+        for row in self._restarted:
+            odd.setdefault(row, {})["worker_restarted"] = True
         for row in sorted(odd):
             add_info(infos, odd[row], row, self.num_envs)
         self._arena.collect(infos)
@@ -93,11 +101,12 @@ class WorkerCalls(SendRecvVecEnv):
             )
         self._state = AsyncState.DEFAULT
         restarted = self._recover_call() if self._group.deaths else []
-        if self._doing == "step":
+        self._restarted = restarted if self._doing == "step" else []
+        if self._doing == "step" and self._recovery.restarts:
             self._recovery.note_finished_step(self._done, restarted)
         replies = self._group.take_messages()
-        if restarted and self._doing == "step":
-            replies.append([("infos", {row: {"worker_restarted": True}}) for row in restarted])
+        if not replies:
+            return replies
         failures: list[EnvFailure] = []
         for messages in replies:
             for kind, value in messages:

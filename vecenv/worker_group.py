@@ -181,7 +181,9 @@ class WorkerGroup:
             self._take_events(left, doing)
 
     def take_messages(self) -> list[list[tuple[str, Any]]]:
-        """Hand out the messages of all workers that have arrived."""
+        """Hand out the messages of all workers that have arrived; empty when there are none."""
+        if not any(self._inboxes):
+            return []
         inboxes, self._inboxes = self._inboxes, [[] for _ in self.slices]
         return inboxes
 
@@ -201,14 +203,14 @@ class WorkerGroup:
 
     def _unanswered(self, workers: Sequence[int]) -> list[int]:
         control = self._attached
-        sequence, counts = control.sequence[0], control.message_counts
-        waiting = []
-        for worker in workers:
-            if worker in self.deaths:
-                continue
-            if control.answered[worker] != sequence or len(self._inboxes[worker]) < counts[worker]:
-                waiting.append(worker)
-        return waiting
+        sequence = int(control.sequence[0])
+        answered, counts = control.answered.tolist(), control.message_counts.tolist()
+        return [
+            worker
+            for worker in workers
+            if (answered[worker] != sequence or len(self._inboxes[worker]) < counts[worker])
+            and worker not in self.deaths
+        ]
 
     def _take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
