@@ -8,7 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vecenv.registration import register_envs
+
 __version__ = "0.1.0"
+
+register_envs()
 
 if TYPE_CHECKING:
     from vecenv.atari import AtariEnv

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from vecenv.actions import read_actions, write_actions
 from vecenv.arguments import out_like, seeds_of, split_reset_mask
 from vecenv.batch import BatchArrays
+from vecenv.call_order import CallOrder
 from vecenv.infos import Infos
 from vecenv.observations import batch_observations, batched_space
 from vecenv.settings import EnvDescription, VectorSettings
@@ -29,7 +30,7 @@ Array = npt.NDArray[Any]
 StepResult = tuple[Any, Array, Array, Array, Infos]
 
 
-class VecEnv(VectorEnv[Any, Any, Any]):
+class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     """A `gymnasium.vector.VectorEnv` whose batches lie in one block of memory.
 
     Attributes:
@@ -44,7 +45,7 @@ class VecEnv(VectorEnv[Any, Any, Any]):
     settings: VectorSettings
     autoreset_mode: AutoresetMode
     slot: int
-    closed = True
+    closed = True  # until it is built
     _arrays: BatchArrays
     # One observation per env where observations have no fixed layout (or are told to take the pipe), else None.
     _objects: list[Any] | None = None
@@ -209,6 +210,26 @@ class VecEnv(VectorEnv[Any, Any, Any]):
             values: a list or tuple with one value per env, or one value for all.
         """
 
+    @abstractmethod
+    def get_state(self) -> list[bytes]:
+        """The state of every env as bytes, generators, statistics and last observation included.
+
+        Raises:
+            EnvError: an env's state cannot be saved (it is pickled by its constructor's arguments, say).
+        """
+
+    @abstractmethod
+    def set_state(self, states: Sequence[bytes]) -> None:
+        """Continue where `get_state` was called, bit for bit; in this vector env or one with the same envs.
+
+        Args:
+            states: one per env. Only from a trusted source: they are unpickled.
+
+        Raises:
+            ValueError: another number of states.
+            EnvError: a state cannot be read.
+        """
+
     # -- what back ends fill in --------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -230,31 +251,6 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         """Wait for rows that were sent and never received; a reset makes their results worthless."""
 
     # -- shared steps ------------------------------------------------------------------------------------------------
-
-    def _check_open(self, doing: str) -> None:
-        if self.closed:
-            raise ClosedEnvironmentError(f"`{doing}` was called on a vector env that is closed")
-
-    def _check_not_outstanding(self, doing: str, rows: Iterable[int]) -> None:
-        busy = [row for row in rows if self._whole_sent or row in self._outstanding]
-        if busy:
-            raise AlreadyPendingCallError(
-                f"`{doing}` was called while results of environments {busy} are outstanding; receive them first", "send"
-            )
-
-    def _check_can_step(self, doing: str, rows: Iterable[int] | None = None) -> None:
-        if self._failed:
-            failed = sorted(self._failed if rows is None else self._failed.intersection(rows))
-            if failed:
-                raise ResetNeeded(f"{doing}: environments {failed} failed before; reset them first")
-        if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
-            ended = np.flatnonzero(self._done).tolist()
-            ended = ended if rows is None else [row for row in rows if row in ended]
-            if ended:
-                raise ResetNeeded(
-                    f"{doing}: the episodes of environments {ended} have ended and autoreset is disabled; call "
-                    "reset(options={'reset_mask': terminations | truncations}) first"
-                )
 
     def _take_actions(self, actions: Any, rows: list[int] | None) -> bool:
         """Check actions and put them where the envs find them."""
@@ -331,6 +327,22 @@ class VecEnv(VectorEnv[Any, Any, Any]):
         self.slot = self._next_slot()
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
+
+    def _check_states(self, states: Sequence[bytes]) -> None:
+        self._check_open("set_state")
+        if len(states) != self.num_envs:
+            raise ValueError(f"set_state: expected {self.num_envs} states, one per environment, got {len(states)}")
+        for index, state in enumerate(states):
+            if not isinstance(state, bytes):
+                raise TypeError(f"set_state: expected bytes for environment {index}, got {type(state).__name__}")
+
+    def _take_over_states(self) -> None:
+        """After all envs have taken up other states."""
+        arrays = self._arrays
+        self._failed = set()
+        self._done[:] = False
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            np.logical_or(arrays.terminations, arrays.truncations, out=self._done)
 
     def _next_slot(self) -> int:
         return (self.slot + 1) % self.settings.slots

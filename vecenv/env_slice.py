@@ -1,4 +1,4 @@
-"""Runs a contiguous slice of envs into the rows of a batch: the one place where sub-envs are reset and stepped.
+"""A contiguous slice of envs, as a vector env or one of its workers runs it.
 
 The `sync` back end runs one slice over all envs in the caller's process; a worker of the `subproc` back end runs one
 over its share.
@@ -7,29 +7,31 @@ over its share.
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 
-from vecenv.batch import BatchArrays
-from vecenv.env_failures import ENV_EXCEPTIONS, RowError, SliceFailed, env_failure
+from vecenv.env_failures import ENV_EXCEPTIONS, SliceFailed, env_failure
+from vecenv.env_state import dump_env, load_env
 from vecenv.errors import EnvFailure
-from vecenv.spaces import copy_arrays, map_arrays, write_array, write_value
+from vecenv.slice_stepper import SliceStepper
+from vecenv.spaces import copy_arrays, map_arrays
 
-_PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
-
-class InfoSink(Protocol):
-    """Takes the infos of envs as they come."""
-
-    def record(self, row: int, info: dict[str, Any]) -> None:
-        """Take one env's info; numbers and arrays are copied before this returns or before the env runs again."""
+#: What is counted for an env and goes with its state.
+_KEPT_FIELDS = (
+    "returns",
+    "lengths",
+    "started",
+    "episode_counts",
+    "last_returns",
+    "last_lengths",
+    "last_seconds",
+    "terminations",
+    "truncations",
+)
 
 
 def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: int) -> list[gym.Env[Any, Any]]:
@@ -55,278 +57,8 @@ def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: 
     return envs
 
 
-class _StepRecord:
-    """What the envs of a slice gave in one step, gathered before it is written to arrays at once.
-
-    Attributes:
-        rewards: one per row.
-        raw_rewards: one per row, the same list where envs do not tell them apart.
-        ends: (row, terminated, truncated) of the few rows where either is set.
-        episodes: rows whose episode (whole game) ended.
-        resets: rows that were only reset.
-        failures: of envs that raised.
-    """
-
-    __slots__ = ("ends", "episodes", "failures", "raw_rewards", "resets", "rewards")
-
-    def __init__(self, count: int, separate_raw_rewards: bool) -> None:
-        self.rewards: list[Any] = [0.0] * count
-        self.raw_rewards: list[Any] = [0.0] * count if separate_raw_rewards else self.rewards
-        self.ends: list[tuple[int, Any, Any]] = []
-        self.episodes: list[int] = []
-        self.resets: list[int] = []
-        self.failures: list[EnvFailure] = []
-
-
-class EnvSlice:
-    """Envs and the rows of the batch that they fill.
-
-    Args:
-        envs: the environments, already built.
-        first_index: index of the first one in the vector env, for messages.
-        autoreset_mode: what happens when an episode ends.
-
-    Attributes:
-        objects: one observation per row where observations are not arrays of the batch, else None.
-        final_objects: likewise, the last observation of an episode under SAME_STEP.
-    """
-
-    def __init__(self, envs: list[gym.Env[Any, Any]], first_index: int, autoreset_mode: AutoresetMode) -> None:
-        self.envs = envs
-        self.first_index = first_index
-        self._next_step = autoreset_mode is AutoresetMode.NEXT_STEP
-        self._same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._pending = [False] * len(envs)
-        self._restart_seeds: list[int | None] = [None] * len(envs)
-        self._writes_in_place = [hasattr(env, "step_into") for env in envs]
-        self._counts_games = [_counts_games(env) for env in envs]
-        self._separate_raw_rewards = any(self._counts_games)
-        self.objects: list[Any] | None = None
-        self.final_objects: list[Any] = [None] * len(envs)
-
-    def attach(
-        self, arrays: BatchArrays, observation_space: gym.Space[Any] | None, slots: int, infos: InfoSink
-    ) -> None:
-        """Set where results go.
-
-        Args:
-            arrays: views of exactly this slice's rows.
-            observation_space: single space that the rows were planned for; None: observations are kept as objects.
-            slots: length of the observation ring.
-            infos: takes the infos.
-        """
-        self.arrays = arrays
-        self._infos = infos
-        self._slots: list[Any] = [None] * slots
-        if observation_space is None:
-            self.objects = [None] * len(self.envs)
-        else:
-            self._observation_space = observation_space
-            self._slots = [
-                map_arrays(arrays.observations, lambda array, slot=slot: array[slot])  # type: ignore[misc]
-                for slot in range(slots)
-            ]
-        self._plain = isinstance(observation_space, _PLAIN_SPACES)
-        self._row_shape = self._slots[0].shape[1:] if self._plain else ()
-        self._ones = np.ones(len(self.envs), np.int64)
-        arrays.started.fill(time.monotonic())
-
-    def expect_reset(self, seeds: Sequence[int | None]) -> None:
-        """After a restart: every row begins a new episode at its next call, with these seeds unless told others."""
-        self._restart_seeds = list(seeds)
-        self._pending = [True] * len(self.envs)
-
-    # -- reset -------------------------------------------------------------------------------------------------------
-
-    def reset(
-        self,
-        slot: int,
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-        rows: Iterable[int] | None = None,
-    ) -> None:
-        """Begin new episodes.
-
-        Args:
-            slot: slot of the ring that takes the observations.
-            seeds: one per row of the slice.
-            options: passed to every env.
-            rows: rows to reset; the others keep observation, flags and statistics. None: all.
-
-        Raises:
-            SliceFailed: some envs raised.
-        """
-        arrays = self.arrays
-        failures = []
-        for row in range(len(self.envs)) if rows is None else rows:
-            try:
-                self._reset_row(row, slot, seed=seeds[row], options=options)
-            except ENV_EXCEPTIONS as exception:
-                failures.append(env_failure(self.first_index + row, exception))
-            self._pending[row] = False
-            arrays.rewards[row] = 0.0
-            arrays.terminations[row] = arrays.truncations[row] = False
-            arrays.episode_ended[row] = arrays.final_mask[row] = False
-            arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, time.monotonic()
-        if failures:
-            raise SliceFailed(failures)
-
-    def keep_observations(self, slot: int) -> None:
-        """Carry all observations over from the slot before, for rows that the next call leaves alone."""
-        if self.objects is None:
-            copy_arrays(self._slots[slot], self._slots[slot - 1])
-
-    def _reset_row(self, row: int, slot: int, **arguments: Any) -> None:
-        env = self.envs[row]
-        if self._restart_seeds[row] is not None:
-            if arguments.get("seed") is None:
-                arguments["seed"] = self._restart_seeds[row]
-            self._restart_seeds[row] = None
-        if self._writes_in_place[row]:
-            info = env.reset_into(self._slots[slot][row], **arguments)  # type: ignore[attr-defined]
-        else:
-            observation, info = env.reset(**arguments)
-            self._write(slot, row, observation)
-        if info:
-            self._infos.record(row, info)
-
-    # -- step --------------------------------------------------------------------------------------------------------
-
-    def step(self, slot: int, actions: Sequence[Any], rows: Sequence[int] | None = None) -> None:
-        """Step envs once.
-
-        Args:
-            slot: slot of the ring that takes the observations.
-            actions: one per row that is stepped, the caller's to give away.
-            rows: rows to step; None: all.
-
-        Raises:
-            SliceFailed: some envs raised; their rows hold nothing of use.
-        """
-        record = _StepRecord(len(self.envs), self._separate_raw_rewards)
-        if rows is None:
-            self.arrays.final_mask.fill(False)
-        else:
-            self.arrays.final_mask[rows] = False
-        for row, action in enumerate(actions) if rows is None else zip(rows, actions, strict=True):
-            try:
-                self._step_row(row, slot, action, record)
-            except ENV_EXCEPTIONS as exception:
-                record.failures.append(env_failure(self.first_index + row, exception))
-        try:
-            self._write_record(record, rows)
-        except RowError as error:
-            record.failures.append(env_failure(self.first_index + error.row, error))
-        if record.failures:
-            raise SliceFailed(record.failures)
-
-    def _step_row(self, row: int, slot: int, action: Any, record: _StepRecord) -> None:
-        if self._pending[row] and self._next_step:
-            record.resets.append(row)
-            self._reset_row(row, slot)
-            self._pending[row] = False
-            return
-        env = self.envs[row]
-        if self._writes_in_place[row]:
-            reward, terminated, truncated, info = env.step_into(action, self._slots[slot][row])  # type: ignore[attr-defined]
-        else:
-            observation, reward, terminated, truncated, info = env.step(action)
-            self._write(slot, row, observation)
-        record.rewards[row] = reward
-        done = terminated or truncated
-        if done:
-            record.ends.append((row, terminated, truncated))
-        if self._separate_raw_rewards:
-            self._count_game(row, reward, bool(done), truncated, record)
-        elif done:
-            record.episodes.append(row)
-        if done and self._same_step:
-            self._reset_same_step(row, slot, info)
-            return
-        self._pending[row] = bool(done)
-        if info:
-            self._infos.record(row, info)
-
-    def _count_game(self, row: int, reward: Any, done: bool, truncated: Any, record: _StepRecord) -> None:
-        """Take raw reward and the end of the game from an env that tells them apart from what the agent sees."""
-        if not self._counts_games[row]:
-            record.raw_rewards[row] = reward
-            over = done
-        else:
-            base: Any = self.envs[row].unwrapped
-            record.raw_rewards[row] = base.unclipped_reward
-            over = bool(base.game_over or truncated)
-        if over:
-            record.episodes.append(row)
-
-    def _reset_same_step(self, row: int, slot: int, info: dict[str, Any]) -> None:
-        """Keep the end of the episode, then begin the next: an env may reuse the array and dict it returned."""
-        arrays = self.arrays
-        if self.objects is not None:
-            self.final_objects[row] = self.objects[row]
-        else:
-            copy_arrays(
-                map_arrays(arrays.final_observations, lambda array: array[row : row + 1]),
-                map_arrays(self._slots[slot], lambda array: array[row : row + 1]),
-            )
-        arrays.final_mask[row] = True
-        self._infos.record(row, {"final_info": _snapshot(info)})
-        self._reset_row(row, slot)
-
-    def _write(self, slot: int, row: int, observation: Any) -> None:
-        if self._plain:
-            out = self._slots[slot]
-            if (
-                type(observation) is np.ndarray
-                and observation.shape == self._row_shape
-                and observation.dtype == out.dtype
-            ):
-                out[row] = observation
-            else:
-                write_array(out, row, observation)
-        elif self.objects is not None:
-            self.objects[row] = _snapshot(observation)
-        else:
-            write_value(self._observation_space, self._slots[slot], row, observation)
-
-    def _write_record(self, record: _StepRecord, rows: Sequence[int] | None) -> None:
-        """Write a step into the arrays: whole columns first, the few special rows after.
-
-        Args:
-            record: what the envs gave.
-            rows: rows that were stepped; None: all.
-        """
-        arrays = self.arrays
-        _fill_numbers(arrays.rewards, record.rewards, rows)
-        if rows is None:
-            arrays.terminations.fill(False)
-            arrays.truncations.fill(False)
-            arrays.episode_ended.fill(False)
-            raw = np.array(record.raw_rewards, np.float64) if self._separate_raw_rewards else arrays.rewards
-            np.add(arrays.returns, raw, arrays.returns)
-            np.add(arrays.lengths, self._ones, arrays.lengths)
-        else:
-            for row in rows:
-                arrays.terminations[row] = arrays.truncations[row] = arrays.episode_ended[row] = False
-                arrays.returns[row] += record.raw_rewards[row] if self._separate_raw_rewards else arrays.rewards[row]
-                arrays.lengths[row] += 1
-        for row in record.resets:
-            arrays.lengths[row] -= 1
-        for row, terminated, truncated in record.ends:
-            arrays.terminations[row], arrays.truncations[row] = terminated, truncated
-        for row in record.episodes:
-            self._end_episode(row)
-
-    def _end_episode(self, row: int) -> None:
-        arrays, now = self.arrays, time.monotonic()
-        arrays.episode_ended[row] = True
-        arrays.episode_counts[row] += 1
-        arrays.last_returns[row] = arrays.returns[row]
-        arrays.last_lengths[row] = arrays.lengths[row]
-        arrays.last_seconds[row] = now - arrays.started[row]
-        arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, now
-
-    # -- rare calls --------------------------------------------------------------------------------------------------
+class EnvSlice(SliceStepper):
+    """What can be asked of the envs of a slice besides `reset` and `step`."""
 
     def call(self, name: str, row: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Read an attribute of an env through its wrappers; where it is callable, the result of the call.
@@ -355,6 +87,48 @@ class EnvSlice:
         if failures:
             raise SliceFailed(failures)
 
+    def get_state(self, row: int, slot: int) -> bytes:
+        """All that an env and its row need to continue bit-equally.
+
+        Raises:
+            SliceFailed: the env's state cannot be saved.
+        """
+        arrays = self.arrays
+        if self.objects is not None:
+            observation = self.objects[row]
+        else:
+            observation = map_arrays(self._slots[slot], lambda array: np.array(array[row]))
+        counted = {name: getattr(arrays, name)[row].item() for name in _KEPT_FIELDS}
+        counted["started"] -= time.monotonic()
+        try:
+            return dump_env(self.envs[row], (self._pending[row], observation, counted))
+        except ENV_EXCEPTIONS as exception:
+            raise SliceFailed([env_failure(self.first_index + row, exception)]) from exception
+
+    def set_state(self, row: int, slot: int, data: bytes) -> None:
+        """Take up where `get_state` was called; the env that was there is closed.
+
+        Raises:
+            SliceFailed: the bytes cannot be read; the env that was there stays.
+        """
+        arrays = self.arrays
+        try:
+            env, (pending, observation, counted) = load_env(data)
+            self.envs[row].close()
+        except ENV_EXCEPTIONS as exception:
+            raise SliceFailed([env_failure(self.first_index + row, exception)]) from exception
+        self.envs[row] = env
+        self._pending[row] = pending
+        self._restart_seeds[row] = None
+        self._look_at(row)
+        if self.objects is not None:
+            self.objects[row] = observation
+        else:
+            copy_arrays(map_arrays(self._slots[slot], lambda array: array[row : row + 1]), observation)
+        counted["started"] += time.monotonic()
+        for name, value in counted.items():
+            getattr(arrays, name)[row] = value
+
     def close(self) -> list[EnvFailure]:
         """Close every env; one that raises does not keep the others open.
 
@@ -368,31 +142,3 @@ class EnvSlice:
             except ENV_EXCEPTIONS as exception:
                 failures.append(env_failure(self.first_index + row, exception))
         return failures
-
-
-def _fill_numbers(target: Any, values: list[Any], rows: Sequence[int] | None) -> None:
-    """Write one number per row; rewards of shape (1,) count as numbers, on every step alike."""
-    if rows is None:
-        try:
-            target[:] = values
-            return
-        except (TypeError, ValueError):
-            rows = range(len(values))
-    for row in rows:
-        array = np.asarray(values[row])
-        if array.size != 1 or array.dtype.kind not in "biuf":
-            raise RowError(row, f"expected a single number as reward, got {values[row]!r}")
-        target[row] = array.reshape(())[()]
-
-
-def _counts_games(env: gym.Env[Any, Any]) -> bool:
-    """Whether the env tells raw rewards and the end of whole games apart from what the agent sees."""
-    base = env.unwrapped
-    return hasattr(base, "unclipped_reward") and hasattr(base, "game_over")
-
-
-def _snapshot(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # an object that cannot be copied: its identity is all that there is to keep
-        return dict(value) if isinstance(value, dict) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,8 @@ def _env_function(
                 raise MissingExtra("ale-py", "atari")
             function = functools.partial(atari.make_atari_env, env_id, config, render_mode=render_mode)
             return _wrapped(function, wrappers), config, atari.preload_modules
+        elif atari.find_game(env_id) is not None and importlib.util.find_spec("ale_py") is not None:
+            importlib.import_module("ale_py")  # registers the ids of its own environments
     if preprocess is not None and preprocess != "none":
         raise UnknownSetting(f"preprocess={preprocess!r}: only Atari ids are preprocessed, {env_id!r} is none")
     if callable(env_id) and not isinstance(env_id, EnvSpec):

@@ -225,6 +225,31 @@ class SubprocVecEnv(WorkerRows):
         self._send(messages, AsyncState.WAITING_CALL)
         self._finish(None)
 
+    def get_state(self) -> list[bytes]:
+        """The state of every env; see `VecEnv.get_state`."""
+        self._check_idle("get_state")
+        self._check_not_outstanding("get_state", range(self.num_envs))
+        self._doing = "get_state"
+        self._send([dumps(("get_state", self.slot))] * self.num_workers, AsyncState.WAITING_CALL)
+        return [
+            state
+            for messages in self._finish(None)
+            for kind, states in messages
+            if kind == "results"
+            for state in states
+        ]
+
+    def set_state(self, states: Sequence[bytes]) -> None:
+        """Continue where `get_state` was called; see `VecEnv.set_state`."""
+        self._check_idle("set_state")
+        self._check_states(states)
+        self._drop_outstanding()
+        self._doing = "set_state"
+        messages = [dumps(("set_state", self.slot, list(states[first:stop]))) for first, stop in self._group.slices]
+        self._send(messages, AsyncState.WAITING_CALL)
+        self._finish(None)
+        self._take_over_states()
+
     # -- order and end -----------------------------------------------------------------------------------------------
 
     def _check_pending(self, state: AsyncState, doing: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -162,6 +162,22 @@ class SyncVecEnv(SendRecvVecEnv):
         self._check_open("set_attr")
         each = values_per_env(name, values, self.num_envs)
         self._run(f"set_attr({name!r})", lambda: self._slice.set_attr(name, each))
+
+    def get_state(self) -> list[bytes]:
+        """The state of every env; see `VecEnv.get_state`."""
+        self._check_open("get_state")
+        self._check_not_outstanding("get_state", range(self.num_envs))
+        rows = range(self.num_envs)
+        states: list[bytes] = self._run("get_state", lambda: [self._slice.get_state(row, self.slot) for row in rows])
+        return states
+
+    def set_state(self, states: Sequence[bytes]) -> None:
+        """Continue where `get_state` was called; see `VecEnv.set_state`."""
+        self._check_states(states)
+        self._drop_outstanding()
+        for row, state in enumerate(states):
+            self._run("set_state", lambda row=row, state=state: self._slice.set_state(row, self.slot, state))  # type: ignore[misc]
+        self._take_over_states()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the envs; one that raises does not keep the others open.

@@ -182,6 +182,11 @@ class _Worker:
             self._carry_out(lambda: self._call(*value))
         elif word == "set_attr":
             self._carry_out(lambda: self._slice.set_attr(*value))
+        elif word == "get_state":
+            rows = range(len(self._envs))
+            self._carry_out(lambda: [self._slice.get_state(row, value[0]) for row in rows])
+        elif word == "set_state":
+            self._carry_out(lambda: self._set_state(*value))
         return True
 
     def _carry_out(self, function: Callable[[], Any], whole: bool = False) -> None:
@@ -201,6 +206,10 @@ class _Worker:
         if rows is not None:
             self._slice.keep_observations(slot)
         self._slice.reset(slot, seeds, options, rows)
+
+    def _set_state(self, slot: int, states: list[bytes]) -> None:
+        for row, state in enumerate(states):
+            self._slice.set_state(row, slot, state)
 
     def _call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
         return [self._slice.call(name, row, arguments, keywords) for row in range(len(self._envs))]

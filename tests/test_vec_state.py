@@ -1,0 +1,102 @@
+"""Saving and restoring the state of environments: the run goes on bit for bit, or the refusal names the env."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils import EzPickle
+
+from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, make_vec
+from vecenv.testing import CountEnv, assert_same
+
+BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2)]
+
+
+def run(envs, steps, seed):
+    rng = np.random.default_rng(seed)
+    results = []
+    for _ in range(steps):
+        result = envs.step(rng.integers(0, 2, envs.num_envs))
+        if "episode" in result[4]:
+            result[4]["episode"].pop("t")
+        results.append(result)
+    return results
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("other", BUILDS)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_run_goes_on_bit_for_bit(build, other, mode):
+    """Also on the other back end, and when the state was taken at the very end of an episode."""
+    fns = [functools.partial(gym.make, "CartPole-v1")] * 3
+    settings = {"autoreset_mode": mode, "statistics": True}
+    with build(fns, **settings) as envs, other(fns, **settings) as others:
+        envs.reset(seed=4)
+        others.reset(seed=77)
+        for steps in (5, 17, 30):
+            run(envs, steps, steps)
+            states = envs.get_state()
+            assert all(isinstance(state, bytes) for state in states)
+            expected = run(envs, 40, 1)
+            others.set_state(states)
+            assert_same(run(others, 40, 1), expected)
+            envs.set_state(states)
+            assert_same(run(envs, 40, 1), expected)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_partial_resets_keep_restored_observations(build):
+    with build([CountEnv] * 2) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        states = envs.get_state()
+        envs.step([0, 0])
+        envs.set_state(states)
+        observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        np.testing.assert_array_equal(observations, [[0, 1, 0], [0, 0, 1]])
+
+
+class ByArguments(CountEnv, EzPickle):
+    def __init__(self):
+        EzPickle.__init__(self)
+        CountEnv.__init__(self)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_envs_that_would_forget_are_refused(build):
+    with build([CountEnv, ByArguments]) as envs:
+        envs.reset()
+        with pytest.raises(EnvError, match=r"environment 1 .*ByArguments cannot be saved"):
+            envs.get_state()
+        envs.step([0, 0])
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_bad_states(build):
+    with build([CountEnv] * 2) as envs:
+        envs.reset()
+        states = envs.get_state()
+        with pytest.raises(ValueError, match="expected 2 states"):
+            envs.set_state(states[:1])
+        with pytest.raises(TypeError, match="environment 1"):
+            envs.set_state([states[0], "text"])
+        with pytest.raises(EnvError, match="environment 1"):
+            envs.set_state([states[0], b"nonsense"])
+
+
+def test_plain_atari_of_ale_py_is_built_when_preprocessing_is_none():
+    pytest.importorskip("ale_py")
+    with make_vec("ALE/Pong-v5", 2, "subproc", preprocess="none") as envs:
+        observations, _ = envs.reset(seed=0)
+        assert observations.shape == (2, 210, 160, 3)
+
+
+def test_ids_of_this_package_are_registered():
+    pytest.importorskip("ale_py")
+    env = gym.make("vecenv/Pong-v5")
+    observation, _ = env.reset(seed=0)
+    assert observation.shape == (4, 84, 84)
+    env.close()
