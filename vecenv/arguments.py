@@ -88,13 +88,13 @@ def split_reset_mask(
         return None, options
     mask = options["reset_mask"]
     if not isinstance(mask, np.ndarray):
-        raise TypeError(f"options['reset_mask']: expected a numpy array, got {type(mask).__name__}")
-    if mask.dtype != np.bool_:
-        raise TypeError(f"options['reset_mask']: expected dtype bool, got {mask.dtype}")
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
     if mask.shape != (num_envs,):
-        raise ValueError(f"options['reset_mask']: expected shape ({num_envs},), got {mask.shape}")
+        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
     if not mask.any():
-        raise ValueError("options['reset_mask']: expected at least one True")
+        raise ValueError(f"`options['reset_mask']` must contain at least one True, got reset_mask={mask}")
     return mask.copy(), {key: value for key, value in options.items() if key != "reset_mask"}
 
 

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from vecenv.errors import EpisodeEnded
+
 
 class CallOrder:
     """Checks of a vector env that needs no more than its own bookkeeping."""
@@ -26,7 +28,9 @@ class CallOrder:
 
     def _check_open(self, doing: str) -> None:
         if self.closed:
-            raise ClosedEnvironmentError(f"`{doing}` was called on a vector env that is closed")
+            raise ClosedEnvironmentError(
+                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`: `{doing}` needs it open"
+            )
 
     def _check_not_outstanding(self, doing: str, rows: Iterable[int]) -> None:
         busy = [row for row in rows if self._whole_sent or row in self._outstanding]
@@ -44,7 +48,7 @@ class CallOrder:
             ended = np.flatnonzero(self._done).tolist()
             ended = ended if rows is None else [row for row in rows if row in ended]
             if ended:
-                raise ResetNeeded(
+                raise EpisodeEnded(
                     f"{doing}: the episodes of environments {ended} have ended and autoreset is disabled; call "
                     "reset(options={'reset_mask': terminations | truncations}) first"
                 )

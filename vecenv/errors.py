@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gymnasium.error import ResetNeeded
+
 
 class VecEnvError(RuntimeError):
     """Base of the errors that a vector env raises about its own running."""
@@ -32,6 +34,10 @@ class MissingExtra(ImportError):
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Rebuild from the two arguments: the message alone does not construct the class."""
         return (type(self), (self.what, self.extra))
+
+
+class EpisodeEnded(ResetNeeded, AssertionError):
+    """An env whose episode has ended was stepped with autoreset disabled; Gymnasium asserts that this is not so."""
 
 
 class WorkerDied(VecEnvError):

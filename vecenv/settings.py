@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_differing_spaces
 
 from vecenv.arguments import check_positive_int
 from vecenv.autoreset import autoreset_mode_of
@@ -75,9 +76,13 @@ class VectorSettings:
 def _check_observation_mode(mode: Any) -> None:
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, gym.Space) for space in mode):
-            raise TypeError(f"observation_mode: expected a pair of spaces, got {tuple(map(type, mode))}")
+            kinds = " and ".join(str(type(space)) for space in mode)
+            raise TypeError(f"Expected both elements of observation_mode to be Spaces, got {kinds}")
     elif mode not in ("same", "different"):
-        raise ValueError(f"Invalid observation_mode, expected: 'same' or 'different' or a pair of spaces, got {mode!r}")
+        raise ValueError(
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch observation "
+            f"space, actual got {mode}"
+        )
 
 
 @dataclass(frozen=True)
@@ -112,16 +117,20 @@ def joined_descriptions(descriptions: Sequence[EnvDescription], observation_mode
     first = descriptions[0]
     spaces = tuple(space for description in descriptions for space in description.observation_spaces)
     expected = observation_mode[1] if isinstance(observation_mode, tuple) else spaces[0]
+    if observation_mode == "different":
+        batch_differing_spaces(list(spaces))  # refuses spaces that cannot be batched, in Gymnasium's words
     for index, (space, description) in enumerate(zip(spaces, descriptions, strict=True)):
         if observation_mode == "same":
             if space != expected:
                 raise RuntimeError(
-                    f"the observation spaces of environments 0 and {index} differ: {expected} and {space}; if that is "
-                    "meant, use observation_mode='different'"
+                    f"the observation spaces of environments 0 and {index} differ: the sub-environments observation "
+                    f"spaces are not equivalent, {expected} and {space}; if this is intentional, use "
+                    "`observation_mode='different'`"
                 )
         elif not same_layout(space, expected):
             raise RuntimeError(
-                f"the observation space of environment {index}, {space}, has another shape or dtype than {expected}"
+                f"the observation space of environment {index}, {space}, and {expected} do not share a common shape "
+                "and dtype"
             )
         if description.action_space != first.action_space:
             raise RuntimeError(

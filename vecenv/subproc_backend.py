@@ -255,7 +255,9 @@ class SubprocVecEnv(WorkerRows):
     def _check_pending(self, state: AsyncState, doing: str) -> None:
         self._check_open(f"{doing}_wait")
         if self._state is not state:
-            raise NoAsyncCallError(f"`{doing}_wait` was called without a prior call to `{doing}_async`", doing)
+            raise NoAsyncCallError(
+                f"Calling `{doing}_wait` without any prior call to `{doing}_async`.", AsyncState(doing).value
+            )
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
         """Close the envs and end the workers, in bounded time whatever state they are in.
@@ -266,5 +268,7 @@ class SubprocVecEnv(WorkerRows):
             kwargs: accepted and ignored, as Gymnasium does.
         """
         self._finalizer.detach()
+        if self._state is not AsyncState.DEFAULT and self._group.belongs_here:
+            gym.logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
         self._state = AsyncState.DEFAULT
         self._group.shut_down(os.getpid(), 0.0 if terminate else 10.0 if timeout is None else timeout)

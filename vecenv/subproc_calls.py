@@ -97,7 +97,8 @@ class WorkerCalls(SendRecvVecEnv):
         """Wait for all workers and give their messages; raises what the envs raised."""
         if not self._wait(timeout):
             raise TimeoutError(
-                f"`{self._doing}` was not done after {timeout} seconds; it stays pending and waiting again is fine"
+                f"The call to `{self._doing}_wait` has timed out after {timeout} second(s); it stays pending, nothing "
+                "is lost, and waiting again is fine"
             )
         self._state = AsyncState.DEFAULT
         restarted = self._recover_call() if self._group.deaths else []
@@ -200,8 +201,10 @@ class WorkerCalls(SendRecvVecEnv):
     def _check_idle(self, doing: str) -> None:
         self._check_open(doing)
         if self._state is not AsyncState.DEFAULT:
+            asked = f"{doing}_async" if doing in ("reset", "step", "call") else doing
             raise AlreadyPendingCallError(
-                f"`{doing}` was called while a call to `{self._state.value}` is pending; wait for that first",
+                f"Calling `{asked}` while waiting for a pending call to `{self._state.value}` to complete; finish that "
+                f"with `{self._state.value}_wait` first",
                 str(self._state.value),
             )
 

@@ -254,6 +254,11 @@ class WorkerGroup:
         self._launch(worker)
         self.send(worker, dumps(config), "construction")
 
+    @property
+    def belongs_here(self) -> bool:
+        """Whether this process started the workers (a fork of it did not)."""
+        return self._owner == os.getpid()
+
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def shut_down(self, owner: int, timeout: float) -> None:

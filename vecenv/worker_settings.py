@@ -22,6 +22,7 @@ class WorkerSettings:
 
     Attributes:
         num_workers: processes; each hosts a contiguous slice of the envs. None: usable cores. Never more than envs.
+        max_concurrency: upper bound on envs that run at the same time, which is the number of workers.
         start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``.
         daemon: see `SubprocVecEnv`.
         preload: modules to import once in the fork server before workers are forked.
@@ -32,6 +33,7 @@ class WorkerSettings:
     """
 
     num_workers: int | None = None
+    max_concurrency: int | None = None
     start_method: str = "forkserver"
     daemon: bool = True
     preload: tuple[str, ...] = ()
@@ -55,6 +57,11 @@ class WorkerSettings:
         result = cls(start_method=start_method_of(context), daemon=daemon, **own)
         if result.num_workers is not None:
             check_positive_int("num_workers", result.num_workers)
+        if result.max_concurrency is not None:
+            try:
+                check_positive_int("max_concurrency", result.max_concurrency)
+            except TypeError as error:
+                raise ValueError(str(error)) from None  # Gymnasium's class for both
         if result.on_worker_failure not in ("raise", "restart"):
             raise UnknownSetting(
                 f"on_worker_failure={result.on_worker_failure!r} does not exist; expected 'raise' or 'restart'"
@@ -66,7 +73,8 @@ class WorkerSettings:
 
     def workers_for(self, num_envs: int) -> int:
         """How many workers a number of envs gets."""
-        return min(usable_cores() if self.num_workers is None else self.num_workers, num_envs)
+        workers = min(usable_cores() if self.num_workers is None else self.num_workers, num_envs)
+        return workers if self.max_concurrency is None else min(workers, self.max_concurrency)
 
 
 def slice_bounds(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
