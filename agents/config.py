@@ -81,7 +81,7 @@ PPO_PRESETS: dict[str, PPOConfig] = {
     "atari": PPOConfig(
         num_envs=32,
         num_steps=64,
-        total_steps=2_000_000,
+        total_steps=1_000_000,
         num_epochs=3,
         minibatch_size=256,
         learning_rate=1e-3,
