@@ -12,6 +12,14 @@ import numpy.typing as npt
 # OpenCV leaves out a piece of a source pixel that is narrower than this.
 _SMALLEST_PIECE = 1e-3
 
+# Rules for sums that are exactly a half. Where both sides shrink by whole factors OpenCV adds whole numbers: 2 x 2 it
+# rounds up, other factors it multiplies by the float32 of 1 / (number of pixels). Else its float32 sums decide.
+FLOAT_ORDER, HALF_UP, HALF_EVEN = 0, 1, 2
+
+# Largest side in pixels, and largest whole-number weight of an output pixel, whose sums fit 31 bits.
+_LARGEST_SIDE = 4096
+_LARGEST_TOTAL = (2**31 - 1) // 255 // 2
+
 # The kernels sum this many source pixels without a loop.
 _FEWEST_TAPS = 3
 
@@ -31,6 +39,7 @@ class AreaWeights(NamedTuple):
         column_units: [w, K] int32.
         column_floats: [w, K] float32.
         total: sum of all whole-number weights of one output pixel.
+        rounding: what OpenCV does with sums that are exactly a half: `FLOAT_ORDER`, `HALF_UP` or `HALF_EVEN`.
     """
 
     row_starts: npt.NDArray[np.int64]
@@ -40,6 +49,7 @@ class AreaWeights(NamedTuple):
     column_units: npt.NDArray[np.int32]
     column_floats: npt.NDArray[np.float32]
     total: int
+    rounding: int
 
 
 def check_area_resize(source: tuple[int, int], target: tuple[int, int]) -> None:
@@ -50,19 +60,18 @@ def check_area_resize(source: tuple[int, int], target: tuple[int, int]) -> None:
         target: height and width of the result, in pixels.
 
     Raises:
-        ValueError: the result is larger than the source along an axis, or both axes shrink by whole factors (OpenCV
-            rounds those differently), or a side is out of range.
+        ValueError: the result is larger than the source along an axis, or a side is out of range.
     """
     for axis, size, wanted in zip(("height", "width"), source, target, strict=True):
-        if not 1 <= wanted <= 999 or not _FEWEST_TAPS <= size <= 999:
-            raise ValueError(f"{axis} of an area resize must be from 1 (source: 3) to 999, got {size} -> {wanted}")
+        if not 1 <= wanted <= _LARGEST_SIDE or not _FEWEST_TAPS <= size <= _LARGEST_SIDE:
+            raise ValueError(
+                f"{axis} of an area resize must be from 1 (source: 3) to {_LARGEST_SIDE}, got {size} -> {wanted}"
+            )
         if wanted > size:
             raise ValueError(f"an area resize only shrinks: {axis} {size} cannot become {wanted}")
-    if source[0] % target[0] == 0 and source[1] % target[1] == 0:
-        raise ValueError(
-            f"resizing {source} to {target} shrinks both sides by whole factors, which is not available yet; "
-            "choose a size that does not divide the source"
-        )
+    total = math.prod(size // math.gcd(size, wanted) for size, wanted in zip(source, target, strict=True))
+    if total > _LARGEST_TOTAL:
+        raise ValueError(f"resizing {source} to {target} needs weights too fine for 32 bits; choose a rounder size")
 
 
 @functools.lru_cache(maxsize=32)
@@ -82,9 +91,11 @@ def area_weights(source: tuple[int, int], target: tuple[int, int]) -> AreaWeight
     check_area_resize(source, target)
     row_starts, row_units, row_floats, row_total = _axis_weights(source[0], target[0])
     column_starts, column_units, column_floats, column_total = _axis_weights(source[1], target[1])
-    return AreaWeights(
-        row_starts, row_units, row_floats, column_starts, column_units, column_floats, row_total * column_total
-    )
+    total = row_total * column_total
+    rounding = FLOAT_ORDER
+    if source[0] % target[0] == 0 and source[1] % target[1] == 0:
+        rounding = HALF_UP if source[0] == 2 * target[0] and source[1] == 2 * target[1] else HALF_EVEN
+    return AreaWeights(row_starts, row_units, row_floats, column_starts, column_units, column_floats, total, rounding)
 
 
 def _axis_weights(

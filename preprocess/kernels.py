@@ -7,16 +7,18 @@ where a kernel is about to run. No kernel touches Python objects, so all of them
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
+
+from .compiling import kernel as _kernel
 
 _BYTES_1D = types.Array(types.uint8, 1, "C")
 _BYTES_2D = types.Array(types.uint8, 2, "C")
 _BYTES_3D = types.Array(types.uint8, 3, "C")
 _PAIRS = types.Array(types.uint16, 1, "C", readonly=True)
+_MIXED = types.Array(types.uint8, 1, "C", readonly=True)
 _STARTS = types.Array(types.int64, 1, "C", readonly=True)
 _UNITS = types.Array(types.int32, 2, "C", readonly=True)
 _FLOATS = types.Array(types.float32, 2, "C", readonly=True)
@@ -24,32 +26,19 @@ _ROW_UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _WORDS_3D = types.Array(types.uint64, 3, "C")
 _PACKED = types.Array(types.uint64, 1, "C")
 _SUMS = types.Array(types.int32, 1, "C")
-_WEIGHTS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64)
+_WEIGHTS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64, types.int64)
 
 
-def _kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile with an explicit signature, cached on disk where any cache folder can be written."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            return njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError as error:
-            # Neither the source's folder, nor the user's, nor NUMBA_CACHE_DIR is writable.
-            if "cannot cache" not in str(error):
-                raise
-            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
-
-    return decorate
-
-
-@_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))
-def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
+@_kernel(types.uint64(types.uint64, types.uint64, _PAIRS, _MIXED))
+def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any, mixed: Any) -> Any:
     """Gray maximum of eight neighbouring pixels.
 
     Args:
         last: eight palette values of one screen.
         one_before: the same pixels of the other screen.
         gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        mixed: [65536] uint8, gray of two palette values shown one over the other, at ``last | one_before << 8``;
+            empty: the larger of their grays.
     """
     result = np.uint64(0)
     for shift in range(0, 64, 16):
@@ -57,6 +46,12 @@ def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
     if last == one_before:
         return result
     pooled = np.uint64(0)
+    if mixed.size > 0:
+        for shift in range(0, 64, 8):
+            pair = (last >> np.uint64(shift)) & np.uint64(0xFF)
+            pair |= ((one_before >> np.uint64(shift)) & np.uint64(0xFF)) << np.uint64(8)
+            pooled |= np.uint64(mixed[pair]) << np.uint64(shift)
+        return pooled
     for shift in range(0, 64, 16):
         pair = np.uint64(gray_pairs[(one_before >> np.uint64(shift)) & np.uint64(0xFFFF)])
         known = result >> np.uint64(shift)
@@ -65,15 +60,16 @@ def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
     return pooled
 
 
-@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _PAIRS, types.boolean))
-def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, refresh: bool) -> None:
+@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _PAIRS, _MIXED, types.boolean))
+def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, mixed: Any, refresh: bool) -> None:
     """Bring one row of the memory of `pool_changed_rows` up to date; the rows above it are so already.
 
     Args:
         words: [2, H, W / 8] uint64, the screens, eight pixels a number.
         known: [3, H, W / 8] uint64, the memory likewise.
         row: the row.
-        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        gray_pairs: see `pool_gray_word`.
+        mixed: see there.
         refresh: compute every pixel, else those where a screen changed.
     """
     # Slices such as words[0, row] would cost more than the work below.
@@ -90,20 +86,21 @@ def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, refresh: bool) -
         for word in range(words.shape[2]):
             last, one_before = words[0, row, word], words[1, row, word]
             if refresh or last != known[0, row, word] or one_before != known[1, row, word]:
-                known[2, row, word] = pool_gray_word(last, one_before, gray_pairs)
+                known[2, row, word] = pool_gray_word(last, one_before, gray_pairs, mixed)
     for word in range(words.shape[2]):
         known[0, row, word] = words[0, row, word]
         known[1, row, word] = words[1, row, word]
 
 
-@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _PAIRS, types.boolean, _BYTES_1D))
-def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, refresh: bool, changed: Any) -> bool:
+@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _PAIRS, _MIXED, types.boolean, _BYTES_1D))
+def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, mixed: Any, refresh: bool, changed: Any) -> bool:
     """Turn palette screens into gray and keep the brighter one per pixel, where something changed since the last call.
 
     Args:
-        screens: [2, H, W] uint8 palette values of this call; W a multiple of 8.
+        screens: [2, H or more, W] uint8 palette values of this call; W a multiple of 8.
         memory: [3, H, W] uint8, the screens of the previous call and their gray maximum; brought up to date.
-        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
+        gray_pairs: see `pool_gray_word`.
+        mixed: see there.
         refresh: forget what `memory` holds and compute every pixel.
         changed: [H] uint8, set to 1 for rows where a screen changed, else 0.
 
@@ -113,7 +110,7 @@ def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, refresh: bool,
     words = screens.view(np.uint64)
     known = memory.view(np.uint64)
     found = False
-    for row in range(screens.shape[1]):
+    for row in range(memory.shape[1]):
         difference = np.uint64(refresh)
         for word in range(words.shape[2]):
             difference |= words[0, row, word] ^ known[0, row, word]
@@ -121,7 +118,7 @@ def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, refresh: bool,
         changed[row] = difference != 0
         if difference != 0:
             found = True
-            pool_row(words, known, row, gray_pairs, refresh)
+            pool_row(words, known, row, gray_pairs, mixed, refresh)
     return found
 
 
@@ -137,6 +134,7 @@ def resize_pixel_in_floats(
     column_units: Any,
     column_floats: Any,
     total: int,
+    rounding: int,
 ) -> Any:
     """One output pixel as OpenCV sums it: float32, along the row first, then down; exact halves to the even number."""
     result = np.float32(0)
@@ -209,25 +207,18 @@ def resize_area_rows(
     column_units: Any,
     column_floats: Any,
     total: int,
+    rounding: int,
     out: Any,
 ) -> None:
     """Shrink an image by area, recomputing the output rows that a changed source row reaches.
 
     The sum of whole numbers is exact. It differs from OpenCV's float32 sum only where the result is a half (for large
-    weights: nearly a half); those pixels are summed again in floats. The sums of four output rows (two where sums
-    exceed 16 bits) travel in the lanes of one 64-bit number, so that one multiplication serves all of them.
+    weights: nearly a half); those pixels are summed again in floats, or rounded as OpenCV rounds whole factors. The
+    sums of four output rows (two where sums exceed 16 bits) travel in the lanes of one 64-bit number, so that one
+    multiplication serves all of them.
 
-    Args:
-        image: [H, W] uint8.
-        changed: [H] uint8, 1 for source rows that changed since `out` was computed.
-        row_starts: see `vecenv.preprocess.area_weights.AreaWeights`, as all weights.
-        row_units: see there.
-        row_floats: see there.
-        column_starts: see there.
-        column_units: see there.
-        column_floats: see there.
-        total: see there.
-        out: [h, w] uint8.
+    `image` is [H, W] uint8, `changed` [H] uint8 with 1 for source rows that changed since `out` [h, w] uint8 was
+    computed; between them come the fields of `vecenv.preprocess.area_weights.AreaWeights`.
     """
     width = image.shape[1]
     height_out, width_out = out.shape
@@ -263,8 +254,14 @@ def resize_area_rows(
         if round_sums(sums[: (end - first) * width_out], total, pixels[first * width_out : end * width_out]):
             for y in range(first, end):
                 for x in range(width_out):
-                    rest = 2 * (sums[(y - first) * width_out + x] - np.int64(out[y, x]) * total)
-                    if abs(rest) >= total - total // 500:
+                    exact = np.int64(sums[(y - first) * width_out + x])
+                    if abs(2 * (exact - np.int64(out[y, x]) * total)) < total - total // 500:
+                        continue
+                    if rounding == 1:
+                        out[y, x] = np.uint8((exact + total // 2) // total)
+                    elif rounding == 2:
+                        out[y, x] = np.uint8(np.rint(np.float32(exact) * np.float32(1.0 / total)))
+                    else:
                         out[y, x] = resize_pixel_in_floats(
                             image,
                             y,
@@ -276,6 +273,7 @@ def resize_area_rows(
                             column_units,
                             column_floats,
                             total,
+                            rounding,
                         )
 
 
@@ -305,11 +303,12 @@ def store_stack(frames: Any, newest: int, out: Any) -> None:
             slot[pixel] = frame[pixel]
 
 
-@_kernel(types.void(_BYTES_3D, _BYTES_3D, _PAIRS, *_WEIGHTS, _BYTES_3D, types.int64, types.boolean, _BYTES_3D))
-def observe_screens(
+@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _PAIRS, _MIXED, *_WEIGHTS, _BYTES_2D, types.boolean))
+def shrink_screens(
     screens: Any,
     memory: Any,
     gray_pairs: Any,
+    mixed: Any,
     row_starts: Any,
     row_units: Any,
     row_floats: Any,
@@ -317,32 +316,23 @@ def observe_screens(
     column_units: Any,
     column_floats: Any,
     total: int,
-    frames: Any,
-    newest: int,
+    rounding: int,
+    frame: Any,
     refresh: bool,
-    out: Any,
-) -> None:
-    """Palette screens to a stacked observation.
+) -> Any:
+    """Palette screens to one small frame, where something changed since the last call.
 
-    Args:
-        screens: [2, H, W] uint8 palette values of the last two frames.
-        memory: [3, H, W] uint8, kept between calls: the two screens of the previous call and their gray maximum.
-        gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
-        row_starts: see `vecenv.preprocess.area_weights.AreaWeights`, as all weights.
-        row_units: see there.
-        row_floats: see there.
-        column_starts: see there.
-        column_units: see there.
-        column_floats: see there.
-        total: see there.
-        frames: [S + 1, h, w] uint8, kept between calls: a ring of the last S frames, then a copy of the newest.
-        newest: index in the ring where this frame goes.
-        refresh: compute every row and forget what `memory` holds.
-        out: [S, h, w] uint8, the observation, oldest frame first; wholly overwritten.
+    `screens` [2, H or more, W] uint8 holds the palette values of the last two frames; `memory` [3, H, W] uint8, kept
+    between calls, those of the previous call and their gray maximum. `gray_pairs` and `mixed`: see `pool_gray_word`;
+    then the fields of `vecenv.preprocess.area_weights.AreaWeights`. `frame` [h, w] uint8, kept between calls, is
+    brought up to date; `refresh` computes every row and forgets what `memory` holds.
+
+    Returns:
+        Whether a screen changed.
     """
-    changed = np.empty(screens.shape[1], np.uint8)
-    current = frames[out.shape[0]]
-    if pool_changed_rows(screens, memory, gray_pairs, refresh, changed):
+    changed = np.empty(memory.shape[1], np.uint8)
+    found = pool_changed_rows(screens, memory, gray_pairs, mixed, refresh, changed)
+    if found:
         resize_area_rows(
             memory[2],
             changed,
@@ -353,6 +343,51 @@ def observe_screens(
             column_units,
             column_floats,
             total,
-            current,
+            rounding,
+            frame,
         )
+    return found
+
+
+@_kernel(types.void(_BYTES_3D, _BYTES_3D, _PAIRS, _MIXED, *_WEIGHTS, _BYTES_3D, types.int64, types.boolean, _BYTES_3D))
+def observe_screens(
+    screens: Any,
+    memory: Any,
+    gray_pairs: Any,
+    mixed: Any,
+    row_starts: Any,
+    row_units: Any,
+    row_floats: Any,
+    column_starts: Any,
+    column_units: Any,
+    column_floats: Any,
+    total: int,
+    rounding: int,
+    frames: Any,
+    newest: int,
+    refresh: bool,
+    out: Any,
+) -> None:
+    """Palette screens to a stacked observation: `shrink_screens` and `store_stack` in one call.
+
+    The arguments are theirs: `frames` [S + 1, h, w] uint8, kept between calls, is a ring of the last S frames, then
+    the newest frame, which goes to index `newest` of the ring; `out` [S, h, w] uint8 is wholly overwritten with the
+    observation, oldest frame first.
+    """
+    shrink_screens(
+        screens,
+        memory,
+        gray_pairs,
+        mixed,
+        row_starts,
+        row_units,
+        row_floats,
+        column_starts,
+        column_units,
+        column_floats,
+        total,
+        rounding,
+        frames[out.shape[0]],
+        refresh,
+    )
     store_stack(frames, newest, out)

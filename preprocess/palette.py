@@ -56,6 +56,13 @@ PALETTES = {"ntsc": _NTSC, "pal": _PAL}
 # Weights of red, green and blue by which the emulator makes gray.
 _GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)
 
+# The same for OpenCV, in parts of 2**15.
+_OPENCV_WEIGHTS = (9798, 19235, 3735)
+
+# The pooled gray of two pixels is the larger of both grays.
+NOT_MIXED = np.empty(0, np.uint8)
+NOT_MIXED.flags.writeable = False
+
 
 class Palette:
     """RGB and gray of all 256 pixel values; the arrays are read-only.
@@ -66,7 +73,8 @@ class Palette:
     Attributes:
         name: as given.
         rgb: [256, 3] uint8.
-        gray: [256] uint8.
+        gray: [256] uint8, the emulator's.
+        opencv_gray: [256] uint8, what OpenCV makes of `rgb`.
     """
 
     def __init__(self, name: str) -> None:
@@ -80,8 +88,23 @@ class Palette:
         self.gray[0::2] = gray
         self.gray[1:-1:2] = colours[1:, 2]
         self.gray[255] = 0
-        self.rgb.flags.writeable = False
-        self.gray.flags.writeable = False
+        self.opencv_gray = opencv_gray(self.rgb)
+        for table in (self.rgb, self.gray, self.opencv_gray):
+            table.flags.writeable = False
+
+
+def opencv_gray(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Gray as OpenCV computes it, in its 15-bit numbers.
+
+    Args:
+        rgb: [..., 3] uint8.
+
+    Returns:
+        [...] uint8, a new array.
+    """
+    weighted = rgb.astype(np.int64) @ np.array(_OPENCV_WEIGHTS)
+    gray: npt.NDArray[np.uint8] = ((weighted + (1 << 14)) >> 15).astype(np.uint8)
+    return gray
 
 
 @functools.cache
@@ -124,9 +147,37 @@ def gray_pairs(name: str | None) -> npt.NDArray[np.uint16]:
     Returns:
         [65536] uint16, read-only: entry ``first | second << 8`` holds both grays in the same order.
     """
-    gray = np.arange(256, dtype=np.uint8) if name is None else load_palette(name).gray
+    return pair_table(np.arange(256, dtype=np.uint8) if name is None else load_palette(name).gray)
+
+
+def pair_table(table: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
+    """A table for two neighbouring pixels at once.
+
+    Args:
+        table: [256] uint8, what to show for each pixel value.
+
+    Returns:
+        [65536] uint16, read-only, a new array: entry ``first | second << 8`` holds both in the same order.
+    """
     pairs = np.arange(65536, dtype=np.uint16)
-    table = np.stack([gray[pairs & 255], gray[pairs >> 8]], axis=1).copy().view(np.uint16)[:, 0]
-    table = np.ascontiguousarray(table)
+    both = np.stack([table[pairs & 255], table[pairs >> 8]], axis=1).copy().view(np.uint16)[:, 0]
+    both = np.ascontiguousarray(both)
+    both.flags.writeable = False
+    return both
+
+
+@functools.cache
+def mixed_gray(name: str) -> npt.NDArray[np.uint8]:
+    """Gray of two pixels whose colours were pooled before: OpenCV's gray of the channels' maxima.
+
+    Args:
+        name: a palette.
+
+    Returns:
+        [65536] uint8, read-only: entry ``one | other << 8``.
+    """
+    rgb = load_palette(name).rgb
+    values = np.arange(65536)
+    table = opencv_gray(np.maximum(rgb[values & 255], rgb[values >> 8]))
     table.flags.writeable = False
     return table

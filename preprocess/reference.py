@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .area_weights import area_weights
+from .area_weights import FLOAT_ORDER, HALF_UP, area_weights
 
 
 def resize_area_opencv(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Resize by area with OpenCV itself.
 
     Args:
-        image: [H, W] uint8.
+        image: [H, W] or [H, W, C] uint8.
         size: height and width of the result, in pixels.
 
     Returns:
-        [h, w] uint8, a new array.
+        [h, w] or [h, w, C] uint8, a new array.
 
     Raises:
         ImportError: OpenCV is not installed.
@@ -37,6 +37,8 @@ def resize_area_floats(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> n
         [h, w] uint8, a new array.
     """
     weights = area_weights((image.shape[0], image.shape[1]), size)
+    if weights.rounding != FLOAT_ORDER:
+        return _shrink_by_whole_factors(image, size, half_up=weights.rounding == HALF_UP)
     values = image.astype(np.float32)
     along = np.zeros((image.shape[0], size[1]), np.float32)
     for tap in range(weights.column_floats.shape[1]):
@@ -44,7 +46,39 @@ def resize_area_floats(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> n
     down = np.zeros(size, np.float32)
     for tap in range(weights.row_floats.shape[1]):
         down += along[weights.row_starts + tap] * weights.row_floats[:, tap, None]
-    return np.rint(down).astype(np.uint8)
+    rounded: npt.NDArray[np.uint8] = np.rint(down).astype(np.uint8)
+    return rounded
+
+
+def _shrink_by_whole_factors(
+    image: npt.NDArray[np.uint8], size: tuple[int, int], *, half_up: bool
+) -> npt.NDArray[np.uint8]:
+    blocks = image.reshape(size[0], image.shape[0] // size[0], size[1], image.shape[1] // size[1])
+    sums = blocks.sum((1, 3), dtype=np.int64)
+    if half_up:
+        halves: npt.NDArray[np.uint8] = ((sums + 2) // 4).astype(np.uint8)
+        return halves
+    rounded: npt.NDArray[np.uint8] = np.rint(sums.astype(np.float32) * np.float32(sums.size / image.size)).astype(
+        np.uint8
+    )
+    return rounded
+
+
+def rgb_to_gray_opencv(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Gray of an RGB image with OpenCV itself.
+
+    Args:
+        image: [H, W, 3] uint8.
+
+    Returns:
+        [H, W] uint8, a new array.
+
+    Raises:
+        ImportError: OpenCV is not installed.
+    """
+    import cv2
+
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
 
 
 def pool_gray(screens: npt.NDArray[np.uint8], gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

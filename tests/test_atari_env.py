@@ -169,6 +169,9 @@ def test_a_game_with_colours_of_its_own_is_read_in_gray(monkeypatch: pytest.Monk
     for one, other in zip(play(AtariEnv("king_kong", config), 40), expected, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
         assert one[1:] == other[1:]
+    for settings in ({"grayscale": False}, {"gray": "opencv"}):
+        with pytest.raises(ValueError, match="colours of its own"):
+            AtariEnv("king_kong", AtariConfig(**settings))
 
 
 @pytest.mark.parametrize("action", [6, -1, 2**40])
@@ -183,8 +186,9 @@ def test_misuse_is_refused() -> None:
     env = AtariEnv("pong")
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(0)
-    with pytest.raises(ValueError, match="no reset options, got \\['level'\\]"):
-        env.reset(options={"level": 3})
+    for options in ({"level": 3}, {"new_game": 1}):
+        with pytest.raises(ValueError, match="the reset option new_game=True or False, got "):
+            env.reset(options=options)
     env.reset(seed=0)
     with pytest.raises(TypeError):
         env.step(1.5)
@@ -198,8 +202,10 @@ def test_misuse_is_refused() -> None:
         AtariEnv("pong", "ale")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no ROM 'Pong'"):
         AtariEnv("Pong")
-    with pytest.raises(ValueError, match=r"250.*whole factors"):
-        AtariEnv("king_kong", AtariConfig(screen_size=(125, 80)))
+    with pytest.raises(ValueError, match="mode of 'pong' must be one of 0, 1, got 7"):
+        AtariEnv("pong", AtariConfig(mode=7))
+    with pytest.raises(ValueError, match="difficulty of 'pong' must be one of 0, 1, 2, 3, got 4"):
+        AtariEnv("pong", AtariConfig(difficulty=4))
 
 
 @pytest.mark.parametrize("rom", ["pong", "ms_pacman", "freeway"])
@@ -282,10 +288,9 @@ def test_the_id_fixes_the_game_and_settings_replace_the_preset() -> None:
     [
         (("CartPole-v1",), {}, UnknownSetting, "'CartPole-v1' is not the id of an Atari game"),
         (("ALE/Pong-v5", "alle"), {}, UnknownSetting, "available: 'ale'"),
-        (("ALE/Pong-v5", "sb3"), {}, UnknownSetting, "not available yet"),
         (("ALE/Pong-v5", 4), {}, TypeError, "preprocess must be"),
         (("ALE/Pong-v5",), {"frameskip": 4}, UnknownSetting, "use frame_skip"),
-        (("ALE/Pong-v5",), {"mode": 1}, UnknownSetting, "game modes are not available yet"),
+        (("ALE/Pong-v5",), {"obs_type": "ram"}, UnknownSetting, "preprocess='none' gives ale_py's own"),
         (("ALE/Pong-v5",), {"stack": 4}, UnknownSetting, "'stack'; available: frame_skip, max_pool"),
         (("ALE/Pong-v5",), {"stack_size": 0}, ValueError, "stack_size must be from 1"),
         (("Pong-v4",), {}, ValueError, "use 'PongNoFrameskip-v4'"),

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vecenv.preprocess import reference
-from vecenv.preprocess.area_weights import area_weights, check_area_resize
-from vecenv.preprocess.palette import gray_pairs, load_palette
+from vecenv.preprocess.area_weights import area_weights
+from vecenv.preprocess.palette import NOT_MIXED, gray_pairs, load_palette, mixed_gray, opencv_gray
 
 SCREENS = [(210, 160), (214, 160), (220, 160), (230, 160), (250, 160)]
 
@@ -83,24 +83,57 @@ def test_exact_halves_follow_opencv_and_not_one_rule(kernels: ModuleType) -> Non
 def test_resize_equals_both_twins_at_any_size(
     height: int, width: int, height_out: int, width_out: int, seed: int, levels: int
 ) -> None:
+    check_resize((height, width), (min(height, height_out), min(width, width_out)), seed, levels)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([2, 3, 256]),
+)
+def test_resize_by_whole_factors_equals_both_twins(
+    size: tuple[int, int], factors: tuple[int, int], seed: int, levels: int
+) -> None:
+    """OpenCV adds whole numbers there: 2 x 2 rounds halves up, other factors to even numbers."""
+    shape = (size[0] * factors[0], size[1] * factors[1])
+    if min(shape) >= 3:
+        check_resize(shape, size, seed, levels)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [((1080, 1920), (84, 84)), ((720, 1280), (360, 640)), ((1079, 1919), (541, 84)), ((2000, 3), (1, 1))],
+    ids=str,
+)
+def test_resize_of_large_images_equals_both_twins(sizes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    for levels in (2, 256):
+        check_resize(*sizes, 0, levels)
+
+
+def check_resize(shape: tuple[int, int], size: tuple[int, int], seed: int, levels: int) -> None:
     from vecenv.preprocess import kernels
 
-    size = (min(height, height_out), min(width, width_out))
-    if height % size[0] == 0 and width % size[1] == 0:
-        with pytest.raises(ValueError, match="whole factors"):
-            check_area_resize((height, width), size)
-        return
-    image = random_image(seed, (height, width), levels)
+    image = random_image(seed, shape, levels)
     expected = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
     np.testing.assert_array_equal(reference.resize_area_floats(image, size), expected)
     np.testing.assert_array_equal(resize(kernels, image, size), expected)
 
 
 @pytest.mark.parametrize(
-    "bad", [((84, 84), (85, 60)), ((210, 160), (105, 80)), ((210, 160), (0, 84)), ((2, 9), (1, 4))]
+    ("bad", "message"),
+    [
+        (((84, 84), (85, 60)), "height 84 cannot become 85"),
+        (((210, 160), (0, 84)), "height of an area resize must be from 1"),
+        (((2, 9), (1, 4)), "height of an area resize must be from 1"),
+        (((4093, 4091), (4001, 4003)), "too fine for 32 bits"),
+    ],
 )
-def test_sizes_the_kernels_do_not_compute_are_refused(bad: tuple[tuple[int, int], tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match=r"area|whole factors"):
+def test_sizes_the_kernels_do_not_compute_are_refused(
+    bad: tuple[tuple[int, int], tuple[int, int]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         area_weights(*bad)
 
 
@@ -111,7 +144,7 @@ class Pipeline:
         self.screens = np.zeros((2, *shape), np.uint8)
         self.memory = np.zeros((3, *shape), np.uint8)
         self.frames = np.zeros((stack_size + 1, *size), np.uint8)
-        self.constants = (gray_pairs(palette), *area_weights(shape, size))
+        self.constants = (gray_pairs(palette), NOT_MIXED, *area_weights(shape, size))
         self.newest = -1
         self.twin = reference.ScreenStack(stack_size, size, load_palette(palette).gray)
 
@@ -174,3 +207,39 @@ def test_pooling_keeps_the_brighter_and_not_the_larger_value(kernels: ModuleType
 def test_importing_the_environment_compiles_nothing() -> None:
     code = "import sys, vecenv.atari, vecenv.registration; sys.exit(any(m in sys.modules for m in ('numba', 'ale_py')))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_gray_of_colours_is_opencvs() -> None:
+    from vecenv.preprocess import image_kernels
+
+    values = np.arange(256, dtype=np.uint8)
+    for blue in range(0, 256, 5):
+        image = np.stack(np.broadcast_arrays(values[:, None], values[None, :], np.uint8(blue)), axis=2)
+        image = np.ascontiguousarray(image)
+        out = np.full((256, 256), 77, np.uint8)
+        image_kernels.rgb_to_gray(image, out)
+        expected = reference.rgb_to_gray_opencv(image)
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(opencv_gray(image), expected)
+
+
+@pytest.mark.parametrize("name", ["ntsc", "pal"])
+def test_mixed_gray_is_opencvs_gray_of_the_pooled_colours(name: str) -> None:
+    rgb = load_palette(name).rgb
+    one, other = np.meshgrid(np.arange(256), np.arange(256))
+    pooled = np.ascontiguousarray(np.maximum(rgb[one], rgb[other]))
+    np.testing.assert_array_equal(mixed_gray(name)[one | other << 8], reference.rgb_to_gray_opencv(pooled))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_planes_and_pixels(height: int, width: int, channels: int, seed: int) -> None:
+    from vecenv.preprocess import image_kernels
+
+    image = random_image(seed, (height, width, channels), 256)
+    planes = np.full((channels, height, width), 77, np.uint8)
+    image_kernels.split_channels(image, planes)
+    np.testing.assert_array_equal(planes, image.transpose(2, 0, 1))
+    back = np.full_like(image, 77)
+    image_kernels.merge_channels(planes, back)
+    np.testing.assert_array_equal(back, image)

@@ -25,7 +25,8 @@ out = np.empty((1, 84, 84), np.uint8)
 pairs = np.arange(65536, dtype=np.uint16)
 screens = np.full((2, 210, 160), 40, np.uint8)
 memory = np.zeros((3, 210, 160), np.uint8)
-kernels.observe_screens(screens, memory, pairs, *area_weights((210, 160), (84, 84)), frames, 0, True, out)
+mixed = np.empty(0, np.uint8)
+kernels.observe_screens(screens, memory, pairs, mixed, *area_weights((210, 160), (84, 84)), frames, 0, True, out)
 print(out[0, 40, 40], sum(getattr(kernels.observe_screens.stats, "cache_hits").values()))
 """
 
@@ -33,7 +34,7 @@ print(out[0, 40, 40], sum(getattr(kernels.observe_screens.stats, "cache_hits").v
 def copy_package(folder: Path) -> Path:
     package = folder / "copied"
     package.mkdir()
-    for name in ("__init__", "kernels", "area_weights"):
+    for name in ("__init__", "kernels", "area_weights", "compiling"):
         shutil.copy(PACKAGE / f"{name}.py", package / f"{name}.py")
     return package
 

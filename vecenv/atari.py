@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import operator
+import pickle
+import zlib
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from vecenv.atari_emulator import load_emulator, rom_facts
+from vecenv.atari_emulator import RomFacts, rom_facts
+from vecenv.atari_frames import FrameMaker
+from vecenv.atari_game import Game
 from vecenv.atari_settings import resolve_config
+from vecenv.atari_starts import begin_episode
 from vecenv.errors import UnknownSetting
-from vecenv.noop_starts import NoopStarts
-from vecenv.preprocess.area_weights import area_weights
-from vecenv.preprocess.config import SCREEN_WIDTH, AtariConfig
-from vecenv.preprocess.palette import gray_pairs, load_palette
+from vecenv.preprocess.config import AtariConfig
 from vecenv.registration import AtariGame, find_game
 
 __all__ = [
@@ -30,9 +32,13 @@ __all__ = [
 ]
 
 # What a fork server imports before it forks workers that play Atari.
-preload_modules: tuple[str, ...] = ("ale_py", "vecenv.preprocess.kernels", "vecenv.atari")
+preload_modules: tuple[str, ...] = (
+    "ale_py",
+    "vecenv.preprocess.kernels",
+    "vecenv.preprocess.image_kernels",
+    "vecenv.atari",
+)
 
-_FIRE = 1
 _ACTION_LIST = """
     NOOP FIRE UP RIGHT LEFT DOWN UPRIGHT UPLEFT DOWNRIGHT DOWNLEFT UPFIRE RIGHTFIRE LEFTFIRE DOWNFIRE
     UPRIGHTFIRE UPLEFTFIRE DOWNRIGHTFIRE DOWNLEFTFIRE
@@ -53,7 +59,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         render_mode: None or ``"rgb_array"``.
 
     Attributes:
-        observation_space: Box [stack_size, height, width] uint8, oldest frame first.
+        observation_space: Box of uint8, oldest frame first; see `AtariConfig.channel_order` for its shape.
         action_space: Discrete; see `get_action_meanings`.
         config: the settings.
         unclipped_reward: the game's own reward in the latest step.
@@ -77,48 +83,39 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         self.config = AtariConfig() if config is None else config
         self.render_mode = render_mode
         facts = rom_facts(rom)
+        _check_game_settings(rom, facts, self.config)
         # One rendered picture per agent step; the console shows 60 frames a second.
         self.metadata = {**type(self).metadata, "render_fps": max(1, round(60 / self.config.frame_skip))}
         self._actions = tuple(range(len(_ACTION_NAMES))) if self.config.full_action_space else facts.minimal_actions
-        self._presses_fire = self.config.fire_reset and _FIRE in self._actions
-        self._shape = (self.config.stack_size, *self.config.screen_size)
+        self._shape = self.config.observation_shape
         self.observation_space = gymnasium.spaces.Box(0, 255, self._shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._actions))
         self.unclipped_reward = 0.0
         self.game_over = False
 
-        self._palette = facts.palette
-        self._screens = np.zeros((2, facts.height, SCREEN_WIDTH), np.uint8)  # the last frame, the one before
-        self._captures = [self._screens[index] for index in range(2 if self.config.max_pool else 1)]
-        memory = np.zeros((3, facts.height, SCREEN_WIDTH), np.uint8)
-        weights = area_weights((facts.height, SCREEN_WIDTH), self.config.screen_size)
-        self._frames = np.zeros((self.config.stack_size + 1, *self.config.screen_size), np.uint8)
-        self._kernel_arguments = (self._screens, memory, gray_pairs(facts.palette), *weights, self._frames)
-        self._newest = 0
-        self._emulator: Any = None
-        self._noop_starts = NoopStarts(self.config.noop_max)
-        self._lives = 0
-        self._episode_frames = -1  # until the first reset
+        self._frames = FrameMaker(facts.height, facts.palette, self.config)
+        self._game = Game(rom, self.config, facts, self._actions, self._frames.screens)
+        self._started = False
+        self._reported_life = False  # the latest step reported a lost life, and the game goes on
 
     @property
     def ale(self) -> Any:
         """The ``ale_py.ALEInterface``, loaded at first use."""
-        if self._emulator is None:
-            self._load(int(self.np_random.integers(2**31)))
-        return self._emulator
+        if self._game.emulator is None:
+            self._load(None)
+        return self._game.emulator
 
-    def _load(self, seed: int) -> None:
-        """Load the game with the emulator and the no-op starts seeded by `seed`; bind what `step_into` calls."""
-        from vecenv.preprocess.kernels import observe_screens
-
-        emulator = load_emulator(self.rom, self.config.repeat_action_probability or 0.0, seed)
-        self._noop_starts.seed(seed)
-        self._emulator = emulator
-        self._observe_screens = observe_screens
-        self._act = emulator.act
-        # A game with colours of its own is read in gray; its table is the identity.
-        self._read_screen = emulator.getScreenGrayscale if self._palette is None else emulator.getScreen
-        self._is_game_over = emulator.game_over
+    def _load(self, seed: int | None) -> dict[str, Any]:
+        """Load the game and the kernels; returns the infos that tell the seeds, where the conventions have them."""
+        self._frames.prepare()
+        if seed is None:
+            self._game.load(int(self.np_random.integers(2**31)))
+            return {}
+        seeds = self._game.seed(seed)
+        if seeds is None:
+            return {}
+        self._np_random = self._game.generator
+        return {"seeds": seeds}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -138,39 +135,42 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
 
         Args:
             out: C-contiguous, shape and dtype of the observation space; wholly overwritten.
-            seed: seeds emulator and no-op starts as ``AtariVectorEnv`` does; None goes on with the present generators.
-            options: none exist.
+            seed: seeds the emulator and the random starts as the conventions of the settings do; None goes on with
+                the present generators.
+            options: ``{"new_game": True}`` begins a new game where a lost life would be followed by the next one.
 
         Returns:
-            ``lives``, ``episode_frame_number`` and ``frame_number``, ints.
+            ``lives``, ``episode_frame_number`` and ``frame_number``, ints; ``seeds``, of generator and emulator, where
+            a seed was given and the conventions are Gymnasium's or SB3's.
 
         Raises:
-            ValueError: options were given.
+            ValueError: an unknown option.
         """
-        if options:
-            raise ValueError(f"Atari games have no reset options, got {sorted(map(str, options))}")
+        if options and (set(options) != {"new_game"} or type(options["new_game"]) is not bool):
+            raise ValueError(f"Atari games have the reset option new_game=True or False, got {options!r}")
+        new_game = seed is not None or bool(options and options["new_game"])
         super().reset(seed=seed)
-        if seed is not None:
-            self._load(_emulator_seed(seed))
-        emulator = self.ale
-        emulator.reset_game()
-        if self._presses_fire:
-            self._act(_FIRE)
-        for _ in range(self._noop_starts.draw() - self._presses_fire):
-            self._act(0)
-            if self._is_game_over():
-                emulator.reset_game()
-        self._lives = emulator.lives()
-        self._episode_frames = 0
+        game = self._game
+        if self._reported_life and not new_game:
+            self._reported_life = False
+            self._frames.again(out)
+            return self._infos()
+        extra = self._load(seed) if seed is not None or game.emulator is None else {}
+        game.generator = self.np_random
+        goes_on = self._started and self.config.next_life and not game.game_over and not new_game
+        stack_goes_on = goes_on and self.config.conventions == "envpool"
+        begun = begin_episode(game, self._frames.first_screens, seed, goes_on)
+        # A start of Gymnasium's or SB3's that ends the game seeds the generator again.
+        self._np_random = game.generator
+        self._started = True
+        self._reported_life = False
         self.unclipped_reward = 0.0
         self.game_over = False
-
-        self._screens[1] = 0
-        self._read_screen(self._screens[0])
-        self._frames[:] = 0
-        self._newest = 0
-        self._observe_screens(*self._kernel_arguments, 0, True, out)
-        return self._infos()
+        if stack_goes_on and not begun:
+            self._frames.following(out, start=True)
+        else:
+            self._frames.first(out)
+        return {**self._infos(), **extra}
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Play one agent step; see `step_into`.
@@ -199,68 +199,83 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         index = operator.index(action)
         if not 0 <= index < len(self._actions):
             raise ValueError(f"action must be from 0 to {len(self._actions) - 1}, got {index}")
-        if self._episode_frames < 0:
+        if not self._started:
             raise gymnasium.error.ResetNeeded("call reset before step")
-        total, terminated = self._play_frames(self._actions[index])
-        truncated = not terminated and self._episode_frames >= self.config.max_episode_frames
+        game = self._game
+        total, terminated, truncated = game.play_step(self._actions[index])
+        if game.pooled_before:
+            self._frames.following_pooled(out)
+        else:
+            self._frames.following(out)
+        self.game_over = game.game_over
+        self._reported_life = self.config.life_loss_info and terminated and not game.game_over
         self.unclipped_reward = float(total)
-        self._newest = (self._newest + 1) % self.config.stack_size
-        self._observe_screens(*self._kernel_arguments, self._newest, False, out)
-        reward = float((total > 0) - (total < 0)) if self.config.clip_reward else float(total)
+        reward = float((total > 0) - (total < 0)) if self.config.clip_reward else self.unclipped_reward
         return reward, terminated, truncated, self._infos()
-
-    def _play_frames(self, action: int) -> tuple[int, bool]:
-        """Play the frames of one agent step and read the screens of the last two.
-
-        The frame at which the episode ends is not read, nor are those that it leaves out: the last observation shows
-        older ones, as ``AtariVectorEnv``'s does.
-
-        Args:
-            action: the emulator's code.
-
-        Returns:
-            The sum of rewards, and whether the episode ended (a frame limit aside).
-        """
-        config = self.config
-        captures = self._captures
-        frames_left = config.max_episode_frames - self._episode_frames
-        total = 0
-        ended = False
-        for remaining in range(config.frame_skip - 1, -1, -1):
-            total += self._act(action)
-            frames_left -= 1
-            self.game_over = self._is_game_over(with_truncation=False)
-            ended = self.game_over or (config.episodic_life and self._emulator.lives() < self._lives)
-            if ended or frames_left <= 0:
-                if remaining == 0 and config.max_pool:
-                    self._keep_pooled_frame()
-                break
-            if remaining < len(captures):
-                self._read_screen(captures[remaining])
-        self._episode_frames = config.max_episode_frames - frames_left
-        self.game_over = self.game_over or frames_left <= 0
-        return total, ended
-
-    def _keep_pooled_frame(self) -> None:
-        """Make the last frame of this step look like the pooled frames of the step before.
-
-        ``AtariVectorEnv`` pools in place: where the frame that would be pooled next is not read, its place still holds
-        the result of the step before.
-        """
-        _, memory, *_ = self._kernel_arguments
-        gray = np.arange(256, dtype=np.uint8) if self._palette is None else load_palette(self._palette).gray
-        last, one_before = memory[0], memory[1]  # of the step before: the kernel has not run in this one
-        self._screens[0] = np.where(gray[last] >= gray[one_before], last, one_before)
 
     def _infos(self) -> dict[str, Any]:
         """What every reset and step reports, as plain ints."""
-        emulator = self._emulator
-        self._lives = emulator.lives()
+        emulator = self._game.emulator
         return {
-            "lives": self._lives,
+            "lives": self._game.lives,
             "episode_frame_number": emulator.getEpisodeFrameNumber(),
             "frame_number": emulator.getFrameNumber(),
         }
+
+    def get_state(self) -> bytes:
+        """Everything that later calls depend on: emulator with its generator, frames, stack, counters, generators.
+
+        Returns:
+            Bytes for `set_state` of an environment with the same game and settings.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the environment was never reset.
+        """
+        if not self._started:
+            raise gymnasium.error.ResetNeeded("call reset before get_state")
+        state = {
+            "made_for": (self.rom, self.config),
+            "game": self._game.get_state(),
+            "frames": self._frames.get_state(),
+            "generator": self.np_random,
+            "latest": (self.unclipped_reward, self.game_over, self._reported_life),
+        }
+        return zlib.compress(pickle.dumps(state), 1)
+
+    def set_state(self, state: bytes) -> None:
+        """Go on from a state of `get_state`, bit for bit as the environment that it came from.
+
+        Args:
+            state: from an environment with the same game and settings; trusted, as it is a pickle.
+
+        Raises:
+            ValueError: the state comes from another game or other settings.
+        """
+        values = pickle.loads(zlib.decompress(state))
+        if values["made_for"] != (self.rom, self.config):
+            raise ValueError(f"the state belongs to {values['made_for']}, not to {(self.rom, self.config)}")
+        if self._game.emulator is None:
+            self._load(None)
+        self._game.set_state(values["game"])
+        self._frames.set_state(values["frames"])
+        self._np_random = self._game.generator = values["generator"]
+        self.unclipped_reward, self.game_over, self._reported_life = values["latest"]
+        self._started = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "arguments": (self.rom, self.config, self.render_mode),
+            "state": self.get_state() if self._started else None,
+            "generator": self._np_random,
+            "spec": self.spec,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["arguments"])  # type: ignore[misc]
+        self.spec = state["spec"]
+        self._np_random = state["generator"]
+        if state["state"] is not None:
+            self.set_state(state["state"])
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """The game's present screen at full resolution.
@@ -302,15 +317,17 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
 
     def close(self) -> None:
         """Let go of the emulator; a later reset loads the game again."""
-        self._emulator = None
-        self._episode_frames = -1
+        self._game.emulator = None
+        self._started = False
+        self._reported_life = False
 
 
-def _emulator_seed(seed: int) -> int:
-    """The emulator's seed: the same number up to 2**31 - 1, larger ones folded into that range."""
-    if seed < 2**31:
-        return int(seed)
-    return int(np.random.SeedSequence(seed).generate_state(1)[0]) >> 1
+def _check_game_settings(rom: str, facts: RomFacts, config: AtariConfig) -> None:
+    """Refuse a mode or difficulty that the game does not have."""
+    for name, known in (("mode", facts.modes), ("difficulty", facts.difficulties)):
+        value = getattr(config, name)
+        if value is not None and value not in known:
+            raise ValueError(f"{name} of {rom!r} must be one of {', '.join(map(str, known))}, got {value}")
 
 
 def make_atari_env(env_id: str, config: AtariConfig, render_mode: str | None = None) -> AtariEnv:
@@ -347,4 +364,5 @@ def make_registered_env(
 
 def warm_up() -> None:
     """Compile the kernels, or load them from Numba's cache, in this process; a second call does nothing."""
+    import vecenv.preprocess.image_kernels
     import vecenv.preprocess.kernels  # noqa: F401

@@ -25,11 +25,15 @@ class RomFacts:
         height: lines of its screen, in pixels.
         minimal_actions: codes of the emulator's actions that the game uses, in the order of its action space.
         palette: name of the palette in `vecenv.preprocess.palette`, or None where neither explains the game's colours.
+        modes: numbers of its modes.
+        difficulties: numbers of its difficulties.
     """
 
     height: int
     minimal_actions: tuple[int, ...]
     palette: str | None
+    modes: tuple[int, ...] = ()
+    difficulties: tuple[int, ...] = ()
 
 
 def new_emulator() -> Any:
@@ -60,13 +64,17 @@ def rom_path(rom: str) -> str:
     return str(roms.get_rom_path(rom))
 
 
-def load_emulator(rom: str, repeat_action_probability: float, seed: int) -> Any:
+def load_emulator(
+    rom: str, repeat_action_probability: float, seed: int, mode: int | None = None, difficulty: int | None = None
+) -> Any:
     """Build an emulator and load a game into it (80 ms: ale_py runs the game for a while to detect its format).
 
     Args:
         rom: name of the ROM.
         repeat_action_probability: see `AtariConfig`.
-        seed: from 0 to 2**31 - 1, seeds the emulator's generator.
+        seed: from -2**31 to 2**31 - 1, seeds the emulator's generator.
+        mode: the game's mode; None: its default.
+        difficulty: the game's difficulty; None: its default.
 
     Returns:
         An ``ale_py.ALEInterface``; call ``reset_game`` before the first frame.
@@ -75,6 +83,10 @@ def load_emulator(rom: str, repeat_action_probability: float, seed: int) -> Any:
     emulator.setFloat("repeat_action_probability", repeat_action_probability)
     emulator.setInt("random_seed", seed)
     emulator.loadROM(rom_path(rom))
+    if mode is not None:
+        emulator.setMode(mode)
+    if difficulty is not None:
+        emulator.setDifficulty(difficulty)
     return emulator
 
 
@@ -94,7 +106,13 @@ def rom_facts(rom: str) -> RomFacts:
     if width != SCREEN_WIDTH:
         raise ValueError(f"the screen of {rom!r} is {width} pixels wide, expected {SCREEN_WIDTH}")
     actions = tuple(int(action.value) for action in emulator.getMinimalActionSet())
-    return RomFacts(int(height), actions, choose_palette(emulator))
+    return RomFacts(
+        int(height),
+        actions,
+        choose_palette(emulator),
+        tuple(map(int, emulator.getAvailableModes())),
+        tuple(map(int, emulator.getAvailableDifficulties())),
+    )
 
 
 def choose_palette(emulator: Any) -> str | None:

@@ -14,11 +14,9 @@ _ALE_PY_SETTINGS = {
     "frameskip": "use frame_skip",
     "max_num_frames_per_episode": "use max_episode_frames",
     "obs_type": "observations are preprocessed screens; preprocess='none' gives ale_py's own environment",
-    "mode": "game modes are not available yet",
-    "difficulty": "game difficulties are not available yet",
-    "continuous": "continuous actions are not available yet",
-    "continuous_action_threshold": "continuous actions are not available yet",
-    "sound_obs": "sound is not available yet",
+    "continuous": "actions are whole numbers; preprocess='none' gives ale_py's own environment",
+    "continuous_action_threshold": "actions are whole numbers; preprocess='none' gives ale_py's own environment",
+    "sound_obs": "observations are screens; preprocess='none' gives ale_py's own environment",
 }
 
 

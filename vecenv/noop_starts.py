@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
@@ -35,3 +37,11 @@ class NoopStarts:
         while product & 0xFFFFFFFF < rejected_below:
             product = self._bits.random_raw() * self._count
         return int(product >> 32)
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the sequence stands."""
+        return dict(self._bits.state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._bits.state = state  # type: ignore[assignment]

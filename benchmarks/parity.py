@@ -1,0 +1,214 @@
+"""``vecenv bench parity``: our Atari presets against the peers they are named after, bit for bit; writes a report."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from vecenv.doctor import package_versions
+from vecenv.errors import UnknownSetting
+from vecenv.preprocess.config import AtariConfig, find_preset
+from vecenv.registration import ROMS
+
+from .parity_peers import PEER_NAMES, PEERS, Step, ours
+
+# Games with and without FIRE, with and without lives, of 210, 214 and 250 lines, of both palettes, with odd pixel
+# values (air_raid).
+GAMES = (
+    "pong", "breakout", "seaquest", "ms_pacman", "montezuma_revenge", "space_invaders", "freeway", "skiing", "tennis",
+    "air_raid", "carnival", "king_kong", "qbert", "journey_escape",
+)  # fmt: skip
+QUICK_GAMES = ("pong", "breakout", "seaquest", "king_kong")
+
+# Low enough to be reached, high enough for games to end before.
+FRAME_LIMIT = 3_500
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run of ours beside a peer.
+
+    Attributes:
+        peer: a key of `PEERS`.
+        rom: name of the ROM.
+        seed: the seed.
+        steps: agent steps compared.
+        terminations: episodes that ended.
+        truncations: episodes that were cut off.
+        lost_lives: steps after which fewer lives were left.
+        difference: what differed first, "" where everything was equal.
+    """
+
+    peer: str
+    rom: str
+    seed: int
+    steps: int
+    terminations: int
+    truncations: int
+    lost_lives: int
+    difference: str
+
+
+def compare(peer: str, rom: str, config: AtariConfig, *, seed: int, steps: int) -> Comparison:
+    """Play the same random actions in both and compare everything at every step, until something differs.
+
+    Args:
+        peer: a key of `PEERS`.
+        rom: name of the ROM.
+        config: the settings of both.
+        seed: seeds both environments and the actions.
+        steps: number of agent steps.
+    """
+    with ExitStack() as stack:
+        mine = ours(peer, rom, config, seed)
+        stack.enter_context(closing(mine))
+        theirs = PEERS[peer](rom, config, seed)
+        stack.enter_context(closing(theirs))
+        generator = np.random.default_rng(seed + 1)
+        num_actions = int(mine.env.action_space.n)  # type: ignore[attr-defined]
+        terminations = truncations = lost_lives = 0
+        got, expected = mine.reset(), theirs.reset()
+        difference = describe_difference(got, expected)
+        done, lives = 0, got.lives or 0
+        while not difference and done < steps:
+            action = int(generator.integers(num_actions))
+            got, expected = mine.step(action), theirs.step(action)
+            done += 1
+            difference = describe_difference(got, expected)
+            terminations += got.terminated
+            truncations += got.truncated
+            lost_lives += (got.lives or 0) < lives
+            lives = got.lives or 0
+    if difference:
+        difference = f"{difference} after step {done}"
+    return Comparison(peer, rom, seed, done, terminations, truncations, lost_lives, difference)
+
+
+def describe_difference(got: Step, expected: Step) -> str:
+    """Name what differs between two steps; "" where nothing does. Lives are compared where the peer tells them."""
+    pairs = [("observation", got.observation, expected.observation)]
+    if (got.final_observation is None) != (expected.final_observation is None):
+        return "only one of both was reset"
+    if got.final_observation is not None and expected.final_observation is not None:
+        pairs.append(("final observation", got.final_observation, expected.final_observation))
+    for name, mine, theirs in pairs:
+        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            return f"{name}: {mine.dtype} {mine.shape}, not {theirs.dtype} {theirs.shape}"
+        if not np.array_equal(mine, theirs):
+            return f"{name}: {int((mine != theirs).sum())} of {mine.size} values"
+    for name in ("reward", "terminated", "truncated", "lives"):
+        mine, theirs = getattr(got, name), getattr(expected, name)
+        if theirs is not None and mine != theirs:
+            return f"{name}: {mine}, not {theirs}"
+    return ""
+
+
+def parity_config(peer: str, repeat_action_probability: float) -> AtariConfig:
+    """The preset with a limit that is reached, and sticky actions.
+
+    Args:
+        peer: name of the preset.
+        repeat_action_probability: see `AtariConfig`.
+    """
+    preset = find_preset(peer)
+    limit = {"max_episode_steps": FRAME_LIMIT // 4} if peer == "envpool" else {"max_episode_frames": FRAME_LIMIT}
+    return dataclasses.replace(preset, repeat_action_probability=repeat_action_probability, **limit)  # type: ignore[arg-type]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare and write the report.
+
+    Args:
+        argv: words after ``vecenv bench parity``; None: those of this process.
+
+    Returns:
+        The exit code: 0 where everything was equal, else 1.
+
+    Raises:
+        UnknownSetting: an unknown peer or game.
+    """
+    arguments = _parser().parse_args(argv)
+    peers = [name.strip() for name in arguments.peers.split(",") if name.strip()]
+    games = [name.strip() for name in arguments.games.split(",") if name.strip()]
+    for words, known in ((peers, tuple(PEERS)), (games, ROMS)):
+        for word in words:
+            if word not in known:
+                raise UnknownSetting(f"there is no {word!r}; available: {', '.join(known)}")
+    missing = [peer for peer in peers if find_spec(PEER_NAMES[peer][1]) is None]
+    for peer in missing:
+        print(f"left out: {PEER_NAMES[peer][0]} ({PEER_NAMES[peer][1]} is not installed)", file=sys.stderr)
+    results = []
+    for peer in [peer for peer in peers if peer not in missing]:
+        for rom in games:
+            for seed in range(arguments.seeds):
+                # Every second seed plays with sticky actions.
+                config = parity_config(peer, 0.25 if seed % 2 == 0 else 0.0)
+                result = compare(peer, rom, config, seed=seed, steps=arguments.steps)
+                results.append(result)
+                print(f"{peer:<10} {rom:<18} seed {seed}  {result.difference or 'equal'}", file=sys.stderr)
+    text = report(results)
+    if arguments.report is None:
+        print(text)
+    else:
+        arguments.report.parent.mkdir(parents=True, exist_ok=True)
+        arguments.report.write_text(text)
+        print(f"written to {arguments.report}")
+    return int(any(result.difference for result in results))
+
+
+def report(results: Sequence[Comparison]) -> str:
+    """A Markdown page.
+
+    Args:
+        results: in any order.
+    """
+    versions = package_versions()
+    packages = [f"{name} {versions[name]}" for name in _PACKAGES if versions.get(name)]
+    steps = sum(result.steps for result in results)
+    unequal = [result for result in results if result.difference]
+    lines = [
+        "# Parity of the Atari presets",
+        "",
+        "Written by `make parity` (`vecenv bench parity`). Each preset plays random actions beside the peer it is",
+        "named after, same seed: no-op starts, sticky actions (0.25 with even seeds, none with odd ones), automatic",
+        f"resets, and a limit of {FRAME_LIMIT} frames that long games run into. At every step observations, rewards,",
+        "flags and lives must be equal, bit for bit.",
+        "",
+        f"Versions: {', '.join(packages)}.",
+        "",
+        f"**{steps:,} agent steps compared in {len(results)} runs; {len(unequal)} runs differ.**",
+    ]
+    for peer in dict.fromkeys(result.peer for result in results):
+        lines += ["", f"## `{peer}`: {PEER_NAMES[peer][0]}", ""]
+        lines += ["| game | seeds | agent steps | terminations | truncations | lost lives | result |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        for rom in dict.fromkeys(result.rom for result in results if result.peer == peer):
+            rows = [result for result in results if (result.peer, result.rom) == (peer, rom)]
+            sums = [sum(getattr(row, name) for row in rows) for name in _COUNTS]
+            verdict = "; ".join(f"seed {row.seed}: {row.difference}" for row in rows if row.difference) or "equal"
+            lines.append(f"| {rom} | {len(rows)} | {' | '.join(f'{number:,}' for number in sums)} | {verdict} |")
+    return "\n".join(lines) + "\n" + _NOTES
+
+
+_COUNTS = ("steps", "terminations", "truncations", "lost_lives")
+_PACKAGES = ("vecenv", "gymnasium", "ale-py", "envpool", "stable-baselines3", "opencv-python-headless", "numpy")
+_NOTES = """
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="vecenv bench parity", description=__doc__)
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"comma-separated (default {','.join(PEERS)})")
+    parser.add_argument("--games", default=",".join(GAMES), help="ROM names, comma-separated")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 0, 1, ... per game (default 3)")
+    parser.add_argument("--steps", type=int, default=5000, help="agent steps per run (default 5000)")
+    parser.add_argument("--report", type=Path, help="where to write the page (default: print it)")
+    return parser
