@@ -163,19 +163,21 @@ def read_actions(space: Space[Any], actions: Any, count: int) -> list[Any]:
     return objects
 
 
-def split_actions(space: Space[Any], batch: Any, wide: bool) -> list[Any]:
+def split_actions(space: Space[Any], batch: Any, wide: bool, rows: Any = slice(None)) -> list[Any]:
     """One action per env out of the block, as copies in the dtype of the space (or wider, as the user gave it).
 
     Args:
         space: single action space with a fixed layout.
-        batch: nest of `[rows, ...]` arrays.
+        batch: nest of `[num_envs, ...]` arrays.
         wide: what `write_actions` returned.
+        rows: index of the envs.
     """
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        own = map_arrays(batch, np.copy) if wide else _narrowed(space, batch)
-        rows = len(_first_array(own))
-        return [row_of(own, row) for row in range(rows)]
-    return list(batch.copy() if wide or batch.dtype == space.dtype else batch.astype(space.dtype))
+        own = map_arrays(batch, lambda array: array[rows].copy())
+        own = own if wide else _narrowed(space, own)
+        return [row_of(own, row) for row in range(len(_first_array(own)))]
+    own = batch[rows]
+    return list(own.copy() if wide or batch.dtype == space.dtype else own.astype(space.dtype))
 
 
 def _narrowed(space: Space[Any], batch: Any) -> Any:

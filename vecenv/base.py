@@ -48,8 +48,8 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     closed = True  # until it is built
     _arrays: BatchArrays
     # One observation per env where observations have no fixed layout (or are told to take the pipe), else None.
-    _objects: list[Any] | None = None
-    _final_objects: list[Any]
+    _objects: dict[int, Any] | None = None
+    _final_objects: dict[int, Any]
     # Actions as objects, where the action space has no fixed layout.
     _action_objects: list[Any]
 
@@ -76,9 +76,9 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         self._received: list[int] = list(range(num_envs))
         self._whole_sent = False
         fixed = self.settings.shared_memory is not False and has_fixed_layout(self.single_observation_space)
-        self._objects = None if fixed else [None] * num_envs
+        self._objects = None if fixed else {}
         self._slot_views: list[Any] = []
-        self._final_objects = [None] * num_envs
+        self._final_objects = {}
         self._actions_fixed = has_fixed_layout(self.single_action_space)
         self._action_objects = [None] * num_envs
 
@@ -159,7 +159,9 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     def observations(self) -> Any:
         """The newest observations as views of the ring, `[num_envs, ...]`."""
         if self._objects is not None:
-            return batch_observations(self.single_observation_space, self._objects)
+            return batch_observations(
+                self.single_observation_space, [self._objects[row] for row in range(self.num_envs)]
+            )
         if not self._slot_views:
             self._slot_views = [
                 map_arrays(self._arrays.observations, lambda array, slot=slot: array[slot])  # type: ignore[misc]

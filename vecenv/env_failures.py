@@ -43,13 +43,13 @@ class RowError(ValueError):
     """A reward that is no single number.
 
     Args:
-        row: index in the slice.
+        place: index among the rows that were stepped.
         message: what came.
     """
 
-    def __init__(self, row: int, message: str) -> None:
+    def __init__(self, place: int, message: str) -> None:
         super().__init__(message)
-        self.row = row
+        self.place = place
 
 
 def pack_failures(failures: Sequence[EnvFailure]) -> list[tuple[EnvFailure, bytes | None]]:

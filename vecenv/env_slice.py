@@ -1,14 +1,14 @@
-"""A contiguous slice of envs, as a vector env or one of its workers runs it.
+"""Some envs of a vector env, as a vector env or one of its workers runs it.
 
-The `sync` back end runs one slice over all envs in the caller's process; a worker of the `subproc` back end runs one
-over its share.
+The `sync` back end runs one slice of all envs in the caller's process; a worker of the `subproc` back end runs one of
+its share.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -34,23 +34,22 @@ _KEPT_FIELDS = (
 )
 
 
-def build_envs(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], first_index: int) -> list[gym.Env[Any, Any]]:
+def build_envs(env_fns: Mapping[int, Callable[[], gym.Env[Any, Any]]]) -> dict[int, gym.Env[Any, Any]]:
     """Call the constructors in order; where one raises, close what was built.
 
     Args:
-        env_fns: constructors.
-        first_index: index of the first env in the vector env, for messages.
+        env_fns: constructors by index in the vector env.
 
     Raises:
         SliceFailed: a constructor raised.
     """
-    envs: list[gym.Env[Any, Any]] = []
-    for index, env_fn in enumerate(env_fns, first_index):
+    envs: dict[int, gym.Env[Any, Any]] = {}
+    for index, env_fn in env_fns.items():
         try:
-            envs.append(env_fn())
+            envs[index] = env_fn()
         except ENV_EXCEPTIONS as exception:
             failure = env_failure(index, exception)
-            for env in envs:
+            for env in envs.values():
                 with contextlib.suppress(*ENV_EXCEPTIONS):
                     env.close()
             raise SliceFailed([failure]) from exception
@@ -70,20 +69,24 @@ class EnvSlice(SliceStepper):
             value = self.envs[row].get_wrapper_attr(name)
             return value(*arguments, **keywords) if callable(value) else value
         except ENV_EXCEPTIONS as exception:
-            raise SliceFailed([env_failure(self.first_index + row, exception)]) from exception
+            raise SliceFailed([env_failure(row, exception)]) from exception
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set an attribute where it lives: in the wrapper or env that has it.
+
+        Args:
+            name: the attribute.
+            values: one per row of `rows`.
 
         Raises:
             SliceFailed: some envs raised.
         """
         failures = []
-        for row, (env, value) in enumerate(zip(self.envs, values, strict=True)):
+        for row, value in zip(self.rows, values, strict=True):
             try:
-                env.set_wrapper_attr(name, value)
+                self.envs[row].set_wrapper_attr(name, value)
             except ENV_EXCEPTIONS as exception:
-                failures.append(env_failure(self.first_index + row, exception))
+                failures.append(env_failure(row, exception))
         if failures:
             raise SliceFailed(failures)
 
@@ -103,7 +106,7 @@ class EnvSlice(SliceStepper):
         try:
             return dump_env(self.envs[row], (self._pending[row], observation, counted))
         except ENV_EXCEPTIONS as exception:
-            raise SliceFailed([env_failure(self.first_index + row, exception)]) from exception
+            raise SliceFailed([env_failure(row, exception)]) from exception
 
     def set_state(self, row: int, slot: int, data: bytes) -> None:
         """Take up where `get_state` was called; the env that was there is closed.
@@ -116,11 +119,8 @@ class EnvSlice(SliceStepper):
             env, (pending, observation, counted) = load_env(data)
             self.envs[row].close()
         except ENV_EXCEPTIONS as exception:
-            raise SliceFailed([env_failure(self.first_index + row, exception)]) from exception
-        self.envs[row] = env
-        self._pending[row] = pending
-        self._restart_seeds[row] = None
-        self._look_at(row)
+            raise SliceFailed([env_failure(row, exception)]) from exception
+        self._take_in(row, env, pending)
         if self.objects is not None:
             self.objects[row] = observation
         else:
@@ -129,6 +129,24 @@ class EnvSlice(SliceStepper):
         for name, value in counted.items():
             getattr(arrays, name)[row] = value
 
+    def release(self, row: int) -> bytes | None:
+        """Give an env away to another worker; its row of the batch stays as it is.
+
+        Returns:
+            The env with its state; None where that cannot be saved, and the env stays.
+        """
+        try:
+            data = dump_env(self.envs[row], self._pending[row])
+        except ENV_EXCEPTIONS:
+            return None
+        self._let_go(row)
+        return data
+
+    def adopt(self, row: int, data: bytes) -> None:
+        """Take over an env that another worker has released."""
+        env, pending = load_env(data)
+        self._take_in(row, env, pending)
+
     def close(self) -> list[EnvFailure]:
         """Close every env; one that raises does not keep the others open.
 
@@ -136,9 +154,9 @@ class EnvSlice(SliceStepper):
             What was raised.
         """
         failures = []
-        for row, env in enumerate(self.envs):
+        for row, env in self.envs.items():
             try:
                 env.close()
             except ENV_EXCEPTIONS as exception:
-                failures.append(env_failure(self.first_index + row, exception))
+                failures.append(env_failure(row, exception))
         return failures

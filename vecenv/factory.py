@@ -29,7 +29,15 @@ BACKENDS = ("auto", "sync", "subproc")
 _NOT_YET = ("auto-fast", "envpool", "ale", "compiled", "ray")
 _BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
     "sync": ("observation_mode", "shared_memory"),
-    "subproc": ("context", "info_spec", "observation_mode", "on_worker_failure", "shared_memory", "step_timeout"),
+    "subproc": (
+        "balance",
+        "context",
+        "info_spec",
+        "observation_mode",
+        "on_worker_failure",
+        "shared_memory",
+        "step_timeout",
+    ),
 }
 
 
@@ -67,8 +75,8 @@ def make_vec(
         statistics: whether ended episodes are reported in ``infos["episode"]``.
         seed: for the first reset that gets none.
         wrappers: applied to every env, innermost first.
-        backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``context``
-            (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.
+        backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``balance``,
+            ``context`` (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.
         env_kwargs: for the env's constructor; on Atari ids, physics such as ``repeat_action_probability``.
 
     Returns:

@@ -79,10 +79,10 @@ class InfoArena:
                 info[key] = value.copy() if value.ndim else _as_python(value)
         return info
 
-    def clear(self, first: int, stop: int) -> None:
+    def clear(self, rows: list[int]) -> None:
         """Forget the rows of a worker that has died."""
         for _, _, mask in self._views:
-            mask[first:stop] = False
+            mask[rows] = False
 
 
 def _as_python(value: Any) -> Any:

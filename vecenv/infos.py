@@ -179,8 +179,8 @@ class InfoColumns:
 
         Args:
             signature: what the column holds.
-            values: `[rows, ...]` of the worker's slice.
-            mask: `[rows]` bool.
+            values: `[num_envs, ...]`.
+            mask: `[num_envs]` bool.
         """
         self._columns[signature] = (values, mask)
         self._masks.append(mask)
@@ -188,10 +188,10 @@ class InfoColumns:
             if signature[1:] == (code, ()):
                 self._scalar_columns[(signature[0], kind)] = (values, mask)
 
-    def begin(self, rows: list[int] | None = None) -> None:
-        """Forget the last step of some rows, or of all."""
+    def begin(self, rows: Any) -> None:
+        """Forget the last step of some rows."""
         for mask in self._masks:
-            mask[slice(None) if rows is None else rows] = False
+            mask[rows] = False
         self.announcements = []
         self.odd = {}
 

@@ -30,14 +30,14 @@ class WorkerConfig:
 
     Attributes:
         env_fns: constructors, each pickled by value where needed.
-        first_index: index of its first env.
+        rows: indices of its envs.
         worker_index: which worker it is.
         autoreset_mode: what happens when an episode ends.
         restart_seeds: after a restart, one seed per env for the reset that is due; None: the first start.
     """
 
     env_fns: tuple[bytes, ...]
-    first_index: int
+    rows: tuple[int, ...]
     worker_index: int
     autoreset_mode: AutoresetMode
     restart_seeds: tuple[int | None, ...] | None = None
@@ -54,6 +54,7 @@ class BlockPlan:
         observation_space: single space that the rows are planned for; None: observations take the pipe.
         action_space: single space that the rows are planned for; None: actions take the pipe.
         columns: info columns that exist already, with their places in the arena.
+        measures: whether workers keep `Control.step_seconds`.
     """
 
     layout: Layout
@@ -62,6 +63,7 @@ class BlockPlan:
     observation_space: Space[Any] | None
     action_space: Space[Any] | None
     columns: tuple[tuple[Signature, int, int], ...] = ()
+    measures: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Control:
         has_messages: `[envs]` bool, whether messages belong to that answer.
         kinds: `[envs] int8` what is asked of the row.
         wide_rows: `[envs]` bool, whether its action is wider than the space.
+        step_seconds: `[envs] float64` running mean of the time of a step, where balancing needs it.
     """
 
     sequence: Array
@@ -97,6 +100,7 @@ class Control:
     has_messages: Array
     kinds: Array
     wide_rows: Array
+    step_seconds: Array
 
 
 _SHAPES: dict[str, tuple[str, Any]] = {
@@ -113,6 +117,7 @@ _SHAPES: dict[str, tuple[str, Any]] = {
     "has_messages": ("envs", np.bool_),
     "kinds": ("envs", np.int8),
     "wide_rows": ("envs", np.bool_),
+    "step_seconds": ("envs", np.float64),
 }
 
 

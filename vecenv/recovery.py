@@ -10,7 +10,7 @@ that dies three times without finishing a step is given up.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,16 +31,16 @@ class Recovery:
 
     Args:
         group: the workers.
-        configs: what each worker was told at its first start.
+        config_of: what a worker is told at its start.
         settings: tells the policy and the time limit.
     """
 
-    def __init__(self, group: WorkerGroup, configs: Sequence[WorkerConfig], settings: WorkerSettings) -> None:
+    def __init__(self, group: WorkerGroup, config_of: Callable[[int], WorkerConfig], settings: WorkerSettings) -> None:
         self._group = group
-        self._configs = configs
+        self._config_of = config_of
         self._settings = settings
-        self._strikes = [0] * len(configs)
-        self._restarts = [0] * len(configs)
+        self._strikes = [0] * len(group.rows)
+        self._restarts = [0] * len(group.rows)
         self._started = 0.0
 
     @property
@@ -70,8 +70,8 @@ class Recovery:
             only_reset: `[num_envs]` bool, envs whose episode had ended, so that the step was their reset.
             restarted: envs whose worker was replaced in this call.
         """
-        for worker, (first, stop) in enumerate(self._group.slices):
-            if self._strikes[worker] and first not in restarted and not only_reset[first:stop].all():
+        for worker, rows in enumerate(self._group.rows):
+            if self._strikes[worker] and not set(rows) & set(restarted) and not only_reset[rows].all():
                 self._strikes[worker] = 0
 
     def replace_dead(self, seeds: Sequence[int | None], plan: BlockPlan) -> list[int]:
@@ -102,10 +102,9 @@ class Recovery:
         return replaced
 
     def _start_again(self, worker: int, seeds: Sequence[int | None], plan: BlockPlan) -> bool:
-        first, stop = self._group.slices[worker]
         count = self._restarts[worker]
-        derived = tuple(derived_seed(seeds[row], row, count) for row in range(first, stop))
-        self._group.replace(worker, replace(self._configs[worker], restart_seeds=derived))
+        derived = tuple(derived_seed(seeds[row], row, count) for row in self._group.rows[worker])
+        self._group.replace(worker, replace(self._config_of(worker), restart_seeds=derived))
         try:
             kind, value = self._group.first_message(worker)
         except WorkerDied:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
@@ -31,8 +32,8 @@ class _StepRecord:
     """What the envs of a slice gave in one step, gathered before it is written to arrays at once.
 
     Attributes:
-        rewards: one per row.
-        raw_rewards: one per row, the same list where envs do not tell them apart.
+        rewards: one per env, in the order of stepping.
+        raw_rewards: likewise, the same list where envs do not tell them apart.
         ends: (row, terminated, truncated) of the few rows where either is set.
         episodes: rows whose episode (whole game) ended.
         resets: rows that were only reset.
@@ -54,29 +55,30 @@ class SliceStepper:
     """Envs and the rows of the batch that they fill.
 
     Args:
-        envs: the environments, already built.
-        first_index: index of the first one in the vector env, for messages.
+        envs: the environments, already built, by their index in the vector env, which is their row of the batch.
         autoreset_mode: what happens when an episode ends.
 
     Attributes:
-        objects: one observation per row where observations are not arrays of the batch, else None.
+        rows: rows of the envs, in order.
+        own: the same as an index into arrays.
+        objects: observations by row where they are not arrays of the batch, else None.
         final_objects: likewise, the last observation of an episode under SAME_STEP.
+        step_seconds: `[num_envs] float64`, takes a running mean of each env's time of a step; None: not measured.
     """
 
-    def __init__(self, envs: list[gym.Env[Any, Any]], first_index: int, autoreset_mode: AutoresetMode) -> None:
-        self.envs = envs
-        self.first_index = first_index
+    def __init__(self, envs: dict[int, gym.Env[Any, Any]], autoreset_mode: AutoresetMode) -> None:
+        self.envs: dict[int, gym.Env[Any, Any]] = {}
         self._next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self._same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._pending = [False] * len(envs)
-        self._restart_seeds: list[int | None] = [None] * len(envs)
-        self._writes_in_place = [False] * len(envs)
-        self._counts_games = [False] * len(envs)
-        self._separate_raw_rewards = False
-        for row in range(len(envs)):
-            self._look_at(row)
-        self.objects: list[Any] | None = None
-        self.final_objects: list[Any] = [None] * len(envs)
+        self._pending: dict[int, bool] = {}
+        self._restart_seeds: dict[int, int | None] = {}
+        self._writes_in_place: dict[int, bool] = {}
+        self._counts_games: dict[int, bool] = {}
+        self.objects: dict[int, Any] | None = None
+        self.final_objects: dict[int, Any] = {}
+        self.step_seconds: Any = None
+        for row, env in envs.items():
+            self._take_in(row, env, pending=False)
 
     def attach(
         self, arrays: BatchArrays, observation_space: gym.Space[Any] | None, slots: int, infos: InfoSink
@@ -84,7 +86,7 @@ class SliceStepper:
         """Set where results go.
 
         Args:
-            arrays: views of exactly this slice's rows.
+            arrays: of the whole batch; only the rows of `envs` are touched.
             observation_space: single space that the rows were planned for; None: observations are kept as objects.
             slots: length of the observation ring.
             infos: takes the infos.
@@ -93,7 +95,7 @@ class SliceStepper:
         self._infos = infos
         self._slots: list[Any] = [None] * slots
         if observation_space is None:
-            self.objects = [None] * len(self.envs)
+            self.objects = {}
         else:
             self._observation_space = observation_space
             self._slots = [
@@ -102,48 +104,56 @@ class SliceStepper:
             ]
         self._plain = isinstance(observation_space, _PLAIN_SPACES)
         self._row_shape = self._slots[0].shape[1:] if self._plain else ()
-        self._ones = np.ones(len(self.envs), np.int64)
-        arrays.started.fill(time.monotonic())
+        arrays.started[self.own] = time.monotonic()
 
-    def _look_at(self, row: int) -> None:
-        """Note what an env can do beyond Gymnasium's interface."""
-        env = self.envs[row]
+    def _take_in(self, row: int, env: gym.Env[Any, Any], pending: bool) -> None:
+        """Put an env into its row and note what it can do beyond Gymnasium's interface."""
+        self.envs[row] = env
+        self._pending[row] = pending
+        self._restart_seeds[row] = None
         self._writes_in_place[row] = hasattr(env, "step_into")
         self._counts_games[row] = _counts_games(env)
-        self._separate_raw_rewards = any(self._counts_games)
+        self._note_rows()
+
+    def _let_go(self, row: int) -> None:
+        """Forget an env that moves elsewhere."""
+        for known in (self.envs, self._pending, self._restart_seeds, self._writes_in_place, self._counts_games):
+            known.pop(row)
+        self._note_rows()
+
+    def _note_rows(self) -> None:
+        self.rows = sorted(self.envs)
+        self._separate_raw_rewards = any(self._counts_games[row] for row in self.rows)
+        self.own = index_of(self.rows)
 
     def expect_reset(self, seeds: Sequence[int | None]) -> None:
         """After a restart: every row begins a new episode at its next call, with these seeds unless told others."""
-        self._restart_seeds = list(seeds)
-        self._pending = [True] * len(self.envs)
+        self._restart_seeds = dict(zip(self.rows, seeds, strict=True))
+        self._pending = dict.fromkeys(self.rows, True)
 
     # -- reset -------------------------------------------------------------------------------------------------------
 
     def reset(
-        self,
-        slot: int,
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-        rows: Iterable[int] | None = None,
+        self, slot: int, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> None:
         """Begin new episodes.
 
         Args:
             slot: slot of the ring that takes the observations.
-            seeds: one per row of the slice.
+            rows: rows to reset; the others keep observation, flags and statistics.
+            seeds: one per row named.
             options: passed to every env.
-            rows: rows to reset; the others keep observation, flags and statistics. None: all.
 
         Raises:
             SliceFailed: some envs raised.
         """
         arrays = self.arrays
         failures = []
-        for row in range(len(self.envs)) if rows is None else rows:
+        for row, seed in zip(rows, seeds, strict=True):
             try:
-                self._reset_row(row, slot, seed=seeds[row], options=options)
+                self._reset_row(row, slot, seed=seed, options=options)
             except ENV_EXCEPTIONS as exception:
-                failures.append(env_failure(self.first_index + row, exception))
+                failures.append(env_failure(row, exception))
             self._pending[row] = False
             arrays.rewards[row] = 0.0
             arrays.terminations[row] = arrays.truncations[row] = False
@@ -155,7 +165,7 @@ class SliceStepper:
     def keep_observations(self, slot: int) -> None:
         """Carry all observations over from the slot before, for rows that the next call leaves alone."""
         if self.objects is None:
-            copy_arrays(self._slots[slot], self._slots[slot - 1])
+            copy_arrays(self._slots[slot], self._slots[slot - 1], self.own)
 
     def _reset_row(self, row: int, slot: int, **arguments: Any) -> None:
         env = self.envs[row]
@@ -184,24 +194,28 @@ class SliceStepper:
         Raises:
             SliceFailed: some envs raised; their rows hold nothing of use.
         """
-        record = _StepRecord(len(self.envs), self._separate_raw_rewards)
-        if rows is None:
-            self.arrays.final_mask.fill(False)
-        else:
-            self.arrays.final_mask[rows] = False
-        for row, action in enumerate(actions) if rows is None else zip(rows, actions, strict=True):
+        own: Any = self.own if rows is None else rows
+        rows = self.rows if rows is None else rows
+        record = _StepRecord(len(rows), self._separate_raw_rewards)
+        self.arrays.final_mask[own] = False
+        for place, row in enumerate(rows):
             try:
-                self._step_row(row, slot, action, record)
+                if self.step_seconds is None:
+                    self._step_row(place, row, slot, actions[place], record)
+                else:
+                    start = time.perf_counter()
+                    self._step_row(place, row, slot, actions[place], record)
+                    self.step_seconds[row] += 0.1 * (time.perf_counter() - start - self.step_seconds[row])
             except ENV_EXCEPTIONS as exception:
-                record.failures.append(env_failure(self.first_index + row, exception))
+                record.failures.append(env_failure(row, exception))
         try:
-            self._write_record(record, rows)
+            self._write_record(record, own)
         except RowError as error:
-            record.failures.append(env_failure(self.first_index + error.row, error))
+            record.failures.append(env_failure(rows[error.place], error))
         if record.failures:
             raise SliceFailed(record.failures)
 
-    def _step_row(self, row: int, slot: int, action: Any, record: _StepRecord) -> None:
+    def _step_row(self, place: int, row: int, slot: int, action: Any, record: _StepRecord) -> None:
         if self._pending[row] and self._next_step:
             record.resets.append(row)
             self._reset_row(row, slot)
@@ -213,12 +227,12 @@ class SliceStepper:
         else:
             observation, reward, terminated, truncated, info = env.step(action)
             self._write(slot, row, observation)
-        record.rewards[row] = reward
+        record.rewards[place] = reward
         done = terminated or truncated
         if done:
             record.ends.append((row, terminated, truncated))
         if self._separate_raw_rewards:
-            self._count_game(row, reward, bool(done), truncated, record)
+            self._count_game(place, row, truncated, record)
         elif done:
             record.episodes.append(row)
         if done and self._same_step:
@@ -228,14 +242,14 @@ class SliceStepper:
         if info:
             self._infos.record(row, info)
 
-    def _count_game(self, row: int, reward: Any, done: bool, truncated: Any, record: _StepRecord) -> None:
+    def _count_game(self, place: int, row: int, truncated: Any, record: _StepRecord) -> None:
         """Take raw reward and the end of the game from an env that tells them apart from what the agent sees."""
         if not self._counts_games[row]:
-            record.raw_rewards[row] = reward
-            over = done
+            record.raw_rewards[place] = record.rewards[place]
+            over = bool(record.ends and record.ends[-1][0] == row)
         else:
             base: Any = self.envs[row].unwrapped
-            record.raw_rewards[row] = base.unclipped_reward
+            record.raw_rewards[place] = base.unclipped_reward
             over = bool(base.game_over or truncated)
         if over:
             record.episodes.append(row)
@@ -270,27 +284,21 @@ class SliceStepper:
         else:
             write_value(self._observation_space, self._slots[slot], row, observation)
 
-    def _write_record(self, record: _StepRecord, rows: Sequence[int] | None) -> None:
+    def _write_record(self, record: _StepRecord, own: Any) -> None:
         """Write a step into the arrays: whole columns first, the few special rows after.
 
         Args:
             record: what the envs gave.
-            rows: rows that were stepped; None: all.
+            own: index of the rows that were stepped.
         """
         arrays = self.arrays
-        _fill_numbers(arrays.rewards, record.rewards, rows)
-        if rows is None:
-            arrays.terminations.fill(False)
-            arrays.truncations.fill(False)
-            arrays.episode_ended.fill(False)
-            raw = np.array(record.raw_rewards, np.float64) if self._separate_raw_rewards else arrays.rewards
-            np.add(arrays.returns, raw, arrays.returns)
-            np.add(arrays.lengths, self._ones, arrays.lengths)
-        else:
-            for row in rows:
-                arrays.terminations[row] = arrays.truncations[row] = arrays.episode_ended[row] = False
-                arrays.returns[row] += record.raw_rewards[row] if self._separate_raw_rewards else arrays.rewards[row]
-                arrays.lengths[row] += 1
+        rewards = numbers(record.rewards)
+        arrays.rewards[own] = rewards
+        arrays.terminations[own] = False
+        arrays.truncations[own] = False
+        arrays.episode_ended[own] = False
+        arrays.returns[own] += numbers(record.raw_rewards) if self._separate_raw_rewards else rewards
+        arrays.lengths[own] += 1
         for row in record.resets:
             arrays.lengths[row] -= 1
         for row, terminated, truncated in record.ends:
@@ -308,19 +316,32 @@ class SliceStepper:
         arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, now
 
 
-def _fill_numbers(target: Any, values: list[Any], rows: Sequence[int] | None) -> None:
-    """Write one number per row; rewards of shape (1,) count as numbers, on every step alike."""
-    if rows is None:
-        try:
-            target[:] = values
-            return
-        except (TypeError, ValueError):
-            rows = range(len(values))
-    for row in rows:
-        array = np.asarray(values[row])
-        if array.size != 1 or array.dtype.kind not in "biuf":
-            raise RowError(row, f"expected a single number as reward, got {values[row]!r}")
-        target[row] = array.reshape(())[()]
+def index_of(rows: Sequence[int]) -> Any:
+    """A slice where rows are contiguous, which NumPy indexes fastest, else the rows."""
+    if rows and list(rows) == list(range(rows[0], rows[0] + len(rows))):
+        return slice(rows[0], rows[0] + len(rows))
+    return list(rows)
+
+
+def numbers(values: list[Any]) -> npt.NDArray[np.float64]:
+    """One number per env; rewards of shape (1,) count as numbers, on every step alike.
+
+    Raises:
+        RowError: a value that is no single number.
+    """
+    try:
+        plain = np.array(values)  # without a dtype: None and text would quietly become numbers
+        if plain.ndim == 1 and plain.dtype.kind in "biuf":
+            return plain.astype(np.float64, copy=False)
+    except (TypeError, ValueError):
+        pass
+    array = np.zeros(len(values), np.float64)
+    for place, value in enumerate(values):
+        single = np.asarray(value)
+        if single.size != 1 or single.dtype.kind not in "biuf":
+            raise RowError(place, f"expected a single number as reward, got {value!r}")
+        array[place] = single.reshape(())[()]
+    return array
 
 
 def _counts_games(env: gym.Env[Any, Any]) -> bool:

@@ -90,16 +90,16 @@ def map_arrays(batch: Any, function: Callable[[Array], Array]) -> Any:
     return function(batch)
 
 
-def copy_arrays(target: Any, source: Any) -> None:
-    """Copy every array of a nest into the same place of another nest of the same structure."""
+def copy_arrays(target: Any, source: Any, rows: Any = ...) -> None:
+    """Copy every array of a nest, or some rows of each, into the same place of another nest of that structure."""
     if isinstance(target, dict):
         for key, part in target.items():
-            copy_arrays(part, source[key])
+            copy_arrays(part, source[key], rows)
     elif isinstance(target, tuple):
         for part, value in zip(target, source, strict=True):
-            copy_arrays(part, value)
+            copy_arrays(part, value, rows)
     else:
-        target[...] = source
+        target[rows] = source[rows]
 
 
 def row_of(batch: Any, row: int) -> Any:

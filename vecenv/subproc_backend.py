@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from vecenv.arguments import check_callable_name, checked_env_fns, values_per_env
+from vecenv.balance import Balancer
 from vecenv.base import StepResult
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
@@ -27,7 +29,7 @@ from vecenv.recovery import Recovery
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions
 from vecenv.subproc_rows import WorkerRows
 from vecenv.worker_group import WorkerGroup
-from vecenv.worker_settings import WorkerSettings, slice_bounds, worker_configs
+from vecenv.worker_settings import WorkerSettings, pickled_functions, shares, worker_config
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 
@@ -82,14 +84,19 @@ class SubprocVecEnv(WorkerRows):
         self.settings.checked_batch_size(len(self.env_fns))
         self.shared_memory, self.daemon, self.context, self.worker = shared_memory, daemon, context, worker
         own = self._worker_settings
-        slices = slice_bounds(len(self.env_fns), own.workers_for(len(self.env_fns)))
-        self._configs = worker_configs(self.env_fns, slices, self.settings.autoreset_mode)
+        rows = shares(len(self.env_fns), own.workers_for(len(self.env_fns)))
+        self._pickled = pickled_functions(self.env_fns)
         self._state = AsyncState.DEFAULT
         self._row_records: dict[int, dict[str, Any] | EnvFailure] = {}
-        self._group = WorkerGroup(slices, stop_at_death=own.on_worker_failure == "raise")
+        self._group = WorkerGroup(rows, stop_at_death=own.on_worker_failure == "raise")
+        # No method of this object: a cycle would keep it, and its workers, alive after `del`.
+        self._config_of = functools.partial(
+            worker_config, self._pickled, self._group.rows, self.settings.autoreset_mode
+        )
         self._finalizer = weakref.finalize(self, WorkerGroup.shut_down, self._group, os.getpid(), 1.0)
         try:
-            self._group.start(own.start_method, self._configs, own.preload)
+            configs = [self._config_of(worker) for worker in range(len(rows))]
+            self._group.start(own.start_method, configs, own.preload)
             self._describe(self._wait_for_envs(), len(self.env_fns))
             self._share_block()
         except BaseException:
@@ -119,6 +126,7 @@ class SubprocVecEnv(WorkerRows):
         return joined_descriptions(descriptions, self.settings.observation_mode)
 
     def _share_block(self) -> None:
+        own = self._worker_settings
         if self.settings.shared_memory and self._objects is not None:
             raise ValueError(
                 f"shared_memory=True: observations of {self.single_observation_space} have no fixed layout; use "
@@ -132,9 +140,10 @@ class SubprocVecEnv(WorkerRows):
         block = Block(layout, self._group.reserve(layout.size))
         self._arrays = batch_arrays(block, *spaces)
         self._control = control_arrays(block)
-        self._arena = InfoArena(block["info_arena"], self.num_envs, self._worker_settings.info_spec)
-        self._plan = BlockPlan(layout, self.num_envs, self.settings.slots, *spaces)
-        self._recovery = Recovery(self._group, self._configs, self._worker_settings)
+        self._arena = InfoArena(block["info_arena"], self.num_envs, own.info_spec)
+        self._plan = BlockPlan(layout, self.num_envs, self.settings.slots, *spaces, measures=own.balance)
+        self._recovery = Recovery(self._group, self._config_of, own)
+        self._balancer = Balancer(self._group, self._control.step_seconds) if own.balance else None
         self._lost: set[int] = set()
         self._group.attach(self._control)
         self._sequence, self._steps = 1, 0
@@ -188,12 +197,12 @@ class SubprocVecEnv(WorkerRows):
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Wait for `call_async`; `timeout` as for `reset_wait`."""
         self._check_pending(AsyncState.WAITING_CALL, "call")
-        results: list[Any] = []
+        results: dict[int, Any] = {}
         for messages in self._finish(timeout):
             for kind, value in messages:
                 if kind == "results":
-                    results.extend(value)
-        return tuple(results)
+                    results.update(value)
+        return tuple(results[row] for row in range(self.num_envs))
 
     def reset(
         self,
@@ -221,7 +230,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_idle("set_attr")
         each = values_per_env(name, values, self.num_envs)
         self._doing = f"set_attr({name!r})"
-        messages = [dumps(("set_attr", name, each[first:stop])) for first, stop in self._group.slices]
+        messages = [dumps(("set_attr", name, [each[row] for row in own])) for own in self._group.rows]
         self._send(messages, AsyncState.WAITING_CALL)
         self._finish(None)
 
@@ -231,13 +240,12 @@ class SubprocVecEnv(WorkerRows):
         self._check_not_outstanding("get_state", range(self.num_envs))
         self._doing = "get_state"
         self._send([dumps(("get_state", self.slot))] * self.num_workers, AsyncState.WAITING_CALL)
-        return [
-            state
-            for messages in self._finish(None)
-            for kind, states in messages
-            if kind == "results"
-            for state in states
-        ]
+        states: dict[int, bytes] = {}
+        for messages in self._finish(None):
+            for kind, value in messages:
+                if kind == "results":
+                    states.update(value)
+        return [states[row] for row in range(self.num_envs)]
 
     def set_state(self, states: Sequence[bytes]) -> None:
         """Continue where `get_state` was called; see `VecEnv.set_state`."""
@@ -245,7 +253,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_states(states)
         self._drop_outstanding()
         self._doing = "set_state"
-        messages = [dumps(("set_state", self.slot, list(states[first:stop]))) for first, stop in self._group.slices]
+        messages = [dumps(("set_state", self.slot, {row: states[row] for row in own})) for own in self._group.rows]
         self._send(messages, AsyncState.WAITING_CALL)
         self._finish(None)
         self._take_over_states()

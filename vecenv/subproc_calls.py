@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from multiprocessing import TimeoutError
 from typing import Any
 
+import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
+from vecenv.balance import Balancer
 from vecenv.channel import dumps
 from vecenv.errors import EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena
@@ -28,6 +30,7 @@ class WorkerCalls(SendRecvVecEnv):
     _control: Control
     _arena: InfoArena
     _recovery: Recovery
+    _balancer: Balancer | None
     _plan: BlockPlan
     _state: AsyncState
     _doing: str
@@ -38,25 +41,45 @@ class WorkerCalls(SendRecvVecEnv):
     @property
     def num_workers(self) -> int:
         """Number of worker processes."""
-        return len(self._group.slices)
+        return len(self._group.rows)
 
     # -- whole calls, as VecEnv asks for them ------------------------------------------------------------------------
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        messages = []
-        for first, stop in self._group.slices:
-            rows = None if selected is None else selected[first:stop].nonzero()[0].tolist()
-            messages.append(dumps(("reset", slot, seeds[first:stop], options, rows)))
+        self._resets = []
+        for own in self._group.rows:
+            rows = own if selected is None else [row for row in own if selected[row]]
+            self._resets.append(dumps(("reset", slot, rows, [seeds[row] for row in rows], options)))
         self._doing = "reset"
-        self._resets = messages
-        self._send(messages, AsyncState.WAITING_RESET)
+        self._send(self._resets, AsyncState.WAITING_RESET)
+
+    def _move_env(self) -> None:
+        """Let one env change its worker, if that makes the steps shorter; between calls, at the end of its episode."""
+        if self._balancer is None:
+            return
+        ended = self._arrays.final_mask if self.autoreset_mode is AutoresetMode.SAME_STEP else self._done
+        move = self._balancer.move(np.flatnonzero(ended).tolist())
+        if move is None:
+            return
+        row, source, target = move
+        self._sequence += 1
+        self._control.sequence[0] = self._sequence
+        data = self._ask(source, dumps(("release", row))).get(row)
+        if data is None:
+            self._balancer.refuse(row)
+            return
+        self._group.rows[source].remove(row)
+        self._group.rows[target] = sorted([*self._group.rows[target], row])
+        self._ask(target, dumps(("adopt", row, data)))
 
     def _send_step(self, slot: int, wide: bool) -> None:
         self._doing = "step"
         self._raise_deaths()
+        self._move_env()
         if not self._actions_fixed:
-            for worker, (first, stop) in enumerate(self._group.slices):
-                self._group.send(worker, dumps(("actions", self._action_objects[first:stop])), "step")
+            for worker, own in enumerate(self._group.rows):
+                actions = {row: self._action_objects[row] for row in own}
+                self._group.send(worker, dumps(("actions", actions)), "step")
         control = self._control
         self._steps += 1
         control.slot[0] = slot
@@ -150,40 +173,41 @@ class WorkerCalls(SendRecvVecEnv):
         restarted: set[int] = set()
         while self._group.deaths:
             for worker in self._recovery.replace_dead(self._seeds, self._current_plan()):
-                rows = range(*self._group.slices[worker])
-                restarted.update(rows)
+                restarted.update(self._group.rows[worker])
                 if self._doing == "reset":
                     self._ask(worker, self._resets[worker])
                 else:
                     self._truncate(worker, slot)
         return sorted(restarted)
 
-    def _ask(self, worker: int, message: bytes) -> None:
-        """Send a message to one worker and wait for its answer (or death)."""
+    def _ask(self, worker: int, message: bytes) -> dict[int, Any]:
+        """Send a message to one worker and wait for its answer (or death); gives its results by row."""
         self._control.answered[worker] = 0
         self._group.send(worker, message, self._doing)
         self._group.wait(self._doing, None, [worker])
+        results: dict[int, Any] = {}
+        for kind, value in self._group.take_results(worker):
+            if kind == "results":
+                results.update(value)
+        return results
 
     def _truncate(self, worker: int, slot: int) -> None:
         """Fill the rows of a replaced worker: last known observation, reward 0, truncated; then reset if it is due."""
-        first, stop = self._group.slices[worker]
-        arrays = self._arrays.rows(first, stop)
+        rows, arrays = self._group.rows[worker], self._arrays
         if self._objects is None:
-            copy_arrays(
-                map_arrays(arrays.observations, lambda array: array[slot]),
-                map_arrays(arrays.observations, lambda array: array[self.slot]),
-            )
-        arrays.rewards[:], arrays.terminations[:], arrays.truncations[:] = 0.0, False, True
-        arrays.episode_ended[:], arrays.returns[:], arrays.lengths[:] = False, 0.0, 0
-        self._arena.clear(first, stop)
+            last = map_arrays(arrays.observations, lambda array: array[self.slot].copy())
+            copy_arrays(map_arrays(arrays.observations, lambda array: array[slot]), last, rows)
+        arrays.rewards[rows], arrays.terminations[rows], arrays.truncations[rows] = 0.0, False, True
+        arrays.episode_ended[rows], arrays.returns[rows], arrays.lengths[rows] = False, 0.0, 0
+        arrays.final_mask[rows] = False
+        self._arena.clear(rows)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             if self._objects is None:
-                last = map_arrays(arrays.observations, lambda array: array[self.slot].copy())
-                copy_arrays(arrays.final_observations, last)
+                copy_arrays(arrays.final_observations, last, rows)
             else:
-                self._final_objects[first:stop] = self._objects[first:stop]
-            self._ask(worker, dumps(("reset", slot, [None] * (stop - first), None, None)))
-            arrays.final_mask[:], arrays.truncations[:] = True, True
+                self._final_objects.update({row: self._objects[row] for row in rows if row in self._objects})
+            self._ask(worker, dumps(("reset", slot, rows, [None] * len(rows), None)))
+            arrays.final_mask[rows], arrays.truncations[rows] = True, True
 
     def _take_objects(self, kind: str, value: dict[int, Any]) -> None:
         target = self._objects if kind == "observations" else self._final_objects

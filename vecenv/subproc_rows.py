@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from multiprocessing import TimeoutError
 from typing import Any
 
@@ -27,25 +26,21 @@ class WorkerRows(WorkerCalls):
         self._raise_deaths()
         self._control.wide_rows[rows] = wide
         if not self._actions_fixed:
-            self._send_to_owners(
-                rows, lambda first, own: ("row_actions", {r - first: self._action_objects[r] for r in own})
-            )
+            self._send_to_owners("row_actions", {row: self._action_objects[row] for row in rows})
         self._request_rows(rows, STEP_ROW)
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         self._check_idle("send_reset")
         self._raise_deaths()
-        stops = dict(self._group.slices)
-        self._send_to_owners(
-            rows, lambda first, own: ("row_resets", [r - first for r in own], seeds[first : stops[first]], options)
-        )
+        self._send_to_owners("row_resets", {row: (seeds[row], options) for row in rows})
         self._request_rows(rows, RESET_ROW)
 
-    def _send_to_owners(self, rows: list[int], message: Callable[[int, list[int]], Any]) -> None:
-        for worker, (first, stop) in enumerate(self._group.slices):
-            own = [row for row in rows if first <= row < stop]
-            if own:
-                self._group.send(worker, dumps(message(first, own)), "send")
+    def _send_to_owners(self, word: str, values: dict[int, Any]) -> None:
+        """Send each worker the values of its rows."""
+        for worker, own in enumerate(self._group.rows):
+            chosen = {row: values[row] for row in own if row in values}
+            if chosen:
+                self._group.send(worker, dumps((word, chosen)), "send")
 
     def _request_rows(self, rows: list[int], kind: int) -> None:
         control = self._control
@@ -57,8 +52,8 @@ class WorkerRows(WorkerCalls):
         for row in rows:
             number += 1
             control.requested[row] = number
-        for worker, (first, stop) in enumerate(self._group.slices):
-            count = sum(first <= row < stop for row in rows)
+        for worker, own in enumerate(self._group.rows):
+            count = len(set(own).intersection(rows))
             if count:
                 control.row_requests[worker] += count
                 self._group.wake(worker)
@@ -74,8 +69,8 @@ class WorkerRows(WorkerCalls):
                 f"`recv` had {len(done)} of {count} environments after {timeout} seconds; nothing is lost"
             )
         chosen = done[:count]
-        for worker, (first, stop) in enumerate(self._group.slices):
-            if any(first <= row < stop and self._control.has_messages[row] for row in chosen):
+        for worker, own in enumerate(self._group.rows):
+            if self._control.has_messages[list(set(own).intersection(chosen))].any():
                 self._group.read_now(worker, "recv")
         for messages in self._group.take_messages():
             for kind, value in messages:
@@ -87,7 +82,7 @@ class WorkerRows(WorkerCalls):
         self._doing = "recv"
         for worker in self._recovery.replace_dead(self._seeds, self._current_plan()):
             self._truncate(worker, self.slot)
-            rows = set(range(*self._group.slices[worker]))
+            rows = set(self._group.rows[worker])
             self._lost |= rows
             self._complete_lost([row for row in outstanding if row in rows])
 

@@ -55,7 +55,7 @@ class SyncVecEnv(SendRecvVecEnv):
         self.env_fns = checked_env_fns(env_fns)
         self.settings.checked_batch_size(len(self.env_fns))
         try:
-            self.envs = build_envs(self.env_fns, 0)
+            self.envs = list(build_envs(dict(enumerate(self.env_fns))).values())
         except SliceFailed as failed:
             raise env_error(failed.failures, "construction") from failed.failures[0].exception
         try:
@@ -68,7 +68,7 @@ class SyncVecEnv(SendRecvVecEnv):
 
     def _prepare(self) -> None:
         num_envs = len(self.envs)
-        self._slice = EnvSlice(self.envs, 0, self.settings.autoreset_mode)
+        self._slice = EnvSlice(dict(enumerate(self.envs)), self.settings.autoreset_mode)
         descriptions = [describe_env(env) for env in self.envs]
         self._describe(joined_descriptions(descriptions, self.settings.observation_mode), num_envs)
         spaces = self._planned_spaces
@@ -77,7 +77,7 @@ class SyncVecEnv(SendRecvVecEnv):
         self._arrays = batch_arrays(Block(layout), *spaces)
         self._infos: Any = InfoBatch(num_envs)
         self._slice.attach(self._arrays, spaces[0], self.settings.slots, self)
-        if self._objects is not None:
+        if self._slice.objects is not None:
             self._objects, self._final_objects = self._slice.objects, self._slice.final_objects
         self._row_records: dict[int, dict[str, Any] | EnvFailure] = {}
         self._rows_alone = False
@@ -92,11 +92,12 @@ class SyncVecEnv(SendRecvVecEnv):
             self._infos.record(row, info)
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        rows = None
+        rows = list(range(self.num_envs))
         if selected is not None:
             rows = selected.nonzero()[0].tolist()
             self._slice.keep_observations(slot)
-        self._run("reset", lambda: self._slice.reset(slot, seeds, options, rows))
+        chosen = [seeds[row] for row in rows]
+        self._run("reset", lambda: self._slice.reset(slot, rows, chosen, options))
 
     def _send_step(self, slot: int, wide: bool) -> None:
         actions = self._actions(wide)
@@ -127,7 +128,7 @@ class SyncVecEnv(SendRecvVecEnv):
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         for row in rows:
-            self._run_row(row, lambda row=row: self._slice.reset(self.slot, seeds, options, [row]))  # type: ignore[misc]
+            self._run_row(row, lambda row=row: self._slice.reset(self.slot, [row], [seeds[row]], options))  # type: ignore[misc]
 
     def _run_row(self, row: int, function: Callable[[], None]) -> None:
         self._rows_alone = True
@@ -177,6 +178,7 @@ class SyncVecEnv(SendRecvVecEnv):
         self._drop_outstanding()
         for row, state in enumerate(states):
             self._run("set_state", lambda row=row, state=state: self._slice.set_state(row, self.slot, state))  # type: ignore[misc]
+            self.envs[row] = self._slice.envs[row]
         self._take_over_states()
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -60,15 +60,14 @@ def worker_main(descriptors: Sequence[int]) -> None:
 class _Worker:
     def __init__(self, config: WorkerConfig, channel: Channel, signals: Signal, block_fd: int) -> None:
         self._config = config
-        self._first = config.first_index
         self._channel = channel
         self._signals = signals
         self._block_fd = block_fd
         self._infos = InfoColumns()
         self._last_step = 0
         self._row_requests_seen = 0
-        # Words of a reset of single rows, kept until those rows get their turn: seeds and options by row.
-        self._row_resets: dict[int, tuple[list[int | None], Any]] = {}
+        # Words of a reset of single rows, kept until those rows get their turn: seed and options by row.
+        self._row_resets: dict[int, tuple[int | None, Any]] = {}
         # Actions of single rows that have no place in the block.
         self._row_actions: dict[int, Any] = {}
 
@@ -76,13 +75,14 @@ class _Worker:
 
     def build(self) -> bool:
         """Build the envs and say what they are; False: it failed and everything is closed again."""
+        config = self._config
         try:
-            env_fns = [self._load(data, self._first + row) for row, data in enumerate(self._config.env_fns)]
-            self._envs = build_envs(env_fns, self._first)
+            env_fns = {row: self._load(data, row) for row, data in zip(config.rows, config.env_fns, strict=True)}
+            self._envs = build_envs(env_fns)
         except SliceFailed as failed:
             self._channel.send(("failed", pack_failures(failed.failures)))
             return False
-        self._slice = EnvSlice(self._envs, self._first, self._config.autoreset_mode)
+        self._slice = EnvSlice(self._envs, config.autoreset_mode)
         if self._config.restart_seeds is not None:
             self._slice.expect_reset(self._config.restart_seeds)
         self._channel.send_bytes(self._description())
@@ -102,7 +102,7 @@ class _Worker:
     def _description(self) -> bytes:
         """What every env says about itself; whether they agree is for the caller to judge."""
         descriptions: list[EnvDescription] = []
-        for index, env in enumerate(self._envs, self._first):
+        for index, env in self._envs.items():
             try:
                 description = describe_env(env)
                 if descriptions:  # equal spaces are sent once
@@ -116,19 +116,18 @@ class _Worker:
 
     def _attach(self, plan: BlockPlan) -> None:
         block = Block(plan.layout, self._block_fd)
-        first, stop = self._first, self._first + len(self._envs)
-        self._arrays = batch_arrays(block, plan.observation_space, plan.action_space).rows(first, stop)
+        self._arrays = batch_arrays(block, plan.observation_space, plan.action_space)
         self._action_space = plan.action_space
-        self._action_objects: list[Any] = [None] * len(self._envs)
+        self._action_objects: dict[int, Any] = {}
         self._num_envs = plan.num_envs
         self._arena = block["info_arena"]
         self._slice.attach(self._arrays, plan.observation_space, plan.slots, self._infos)
+        if plan.measures:
+            self._slice.step_seconds = control_arrays(block).step_seconds
         for column in plan.columns:
             self._use_column(*column)
         control = control_arrays(block)
         self._control = control
-        self._requested = control.requested[first:stop]
-        self._completed = control.completed[first:stop]
         self._last_step = int(control.step[0])
         self._row_requests_seen = int(control.row_requests[self._config.worker_index])
         self._answer([])
@@ -170,12 +169,11 @@ class _Worker:
         if word == "column":
             self._use_column(*value)
         elif word == "actions":
-            self._action_objects = value[0]
+            self._action_objects.update(value[0])
         elif word == "row_actions":
             self._row_actions.update(value[0])
         elif word == "row_resets":
-            rows, seeds, options = value
-            self._row_resets.update(dict.fromkeys(rows, (seeds, options)))
+            self._row_resets.update(value[0])
         elif word == "reset":
             self._carry_out(lambda: self._reset(*value), whole=True)
         elif word == "call":
@@ -183,15 +181,18 @@ class _Worker:
         elif word == "set_attr":
             self._carry_out(lambda: self._slice.set_attr(*value))
         elif word == "get_state":
-            rows = range(len(self._envs))
-            self._carry_out(lambda: [self._slice.get_state(row, value[0]) for row in rows])
+            self._carry_out(lambda: {row: self._slice.get_state(row, value[0]) for row in self._slice.rows})
         elif word == "set_state":
             self._carry_out(lambda: self._set_state(*value))
+        elif word == "release":
+            self._carry_out(lambda: {value[0]: self._slice.release(value[0])})
+        elif word == "adopt":
+            self._carry_out(lambda: self._slice.adopt(*value))
         return True
 
     def _carry_out(self, function: Callable[[], Any], whole: bool = False) -> None:
         messages: list[Any] = []
-        self._infos.begin()
+        self._infos.begin(self._slice.own)
         try:
             results = function()
             if results is not None:
@@ -199,35 +200,35 @@ class _Worker:
         except SliceFailed as failed:
             messages.append(("failed", pack_failures(failed.failures)))
         if whole:
-            messages += self._object_messages(range(len(self._envs)))
+            messages += self._object_messages(self._slice.rows)
         self._answer(messages)
 
-    def _reset(self, slot: int, seeds: list[int | None], options: Any, rows: list[int] | None) -> None:
-        if rows is not None:
+    def _reset(self, slot: int, rows: list[int], seeds: list[int | None], options: Any) -> None:
+        if len(rows) < len(self._slice.rows):
             self._slice.keep_observations(slot)
-        self._slice.reset(slot, seeds, options, rows)
+        self._slice.reset(slot, rows, seeds, options)
 
-    def _set_state(self, slot: int, states: list[bytes]) -> None:
-        for row, state in enumerate(states):
+    def _set_state(self, slot: int, states: dict[int, bytes]) -> None:
+        for row, state in states.items():
             self._slice.set_state(row, slot, state)
 
-    def _call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
-        return [self._slice.call(name, row, arguments, keywords) for row in range(len(self._envs))]
+    def _call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[int, Any]:
+        return {row: self._slice.call(name, row, arguments, keywords) for row in self._slice.rows}
 
     def _step(self) -> None:
-        control = self._control
-        self._infos.begin()
+        control, own = self._control, self._slice.own
+        self._infos.begin(own)
         if self._action_space is None:
-            actions = self._action_objects
+            actions = [self._action_objects[row] for row in self._slice.rows]
         else:
-            actions = split_actions(self._action_space, self._arrays.actions, bool(control.wide[0]))
+            actions = split_actions(self._action_space, self._arrays.actions, bool(control.wide[0]), own)
         messages: list[Any] = []
         try:
             self._slice.step(int(control.slot[0]), actions)
         except SliceFailed as failed:
             messages.append(("failed", pack_failures(failed.failures)))
         if self._slice.objects is not None:
-            messages += self._object_messages(range(len(self._envs)))
+            messages += self._object_messages(self._slice.rows)
         self._answer(messages)
 
     # -- rows that are sent alone ------------------------------------------------------------------------------------
@@ -237,22 +238,23 @@ class _Worker:
         control, worker = self._control, self._config.worker_index
         while True:
             self._row_requests_seen = int(control.row_requests[worker])
-            waiting = np.flatnonzero(self._requested != self._completed)
+            rows = np.array(self._slice.rows)
+            waiting = rows[control.requested[rows] != control.completed[rows]]
             if not len(waiting):
                 return
-            self._serve_row(int(waiting[np.argmin(self._requested[waiting])]))
+            self._serve_row(int(waiting[np.argmin(control.requested[waiting])]))
 
     def _serve_row(self, row: int) -> None:
-        control, index = self._control, self._first + row
-        number, slot = int(self._requested[row]), int(control.slot[0])
+        control = self._control
+        number, slot = int(control.requested[row]), int(control.slot[0])
         self._infos.begin([row])
         messages: list[Any] = []
         try:
-            if control.kinds[index] == RESET_ROW:
+            if control.kinds[row] == RESET_ROW:
                 while row not in self._row_resets:  # its words are on the way
                     self._serve(*self._channel.receive())
-                seeds, options = self._row_resets.pop(row)
-                self._slice.reset(slot, seeds, options, [row])
+                seed, options = self._row_resets.pop(row)
+                self._slice.reset(slot, [row], [seed], options)
             else:
                 self._slice.step(slot, [self._row_action(row)], [row])
         except SliceFailed as failed:
@@ -260,9 +262,9 @@ class _Worker:
         messages += self._object_messages([row]) + self._info_messages()
         for message in messages:
             self._channel.send_bytes(self._packed(message))
-        control.has_messages[index] = bool(messages)
-        control.finished[index] = time.monotonic()
-        self._completed[row] = number
+        control.has_messages[row] = bool(messages)
+        control.finished[row] = time.monotonic()
+        control.completed[row] = number
         self._signals.send()
 
     def _row_action(self, row: int) -> Any:
@@ -270,8 +272,8 @@ class _Worker:
             while row not in self._row_actions:  # it is on the way
                 self._serve(*self._channel.receive())
             return self._row_actions.pop(row)
-        wide = bool(self._control.wide_rows[self._first + row])
-        return split_actions(self._action_space, self._arrays.actions, wide)[row]
+        wide = bool(self._control.wide_rows[row])
+        return split_actions(self._action_space, self._arrays.actions, wide, [row])[0]
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +290,7 @@ class _Worker:
         messages: list[Any] = []
         infos = self._infos
         if infos.odd:
-            messages.append(("infos", {self._first + row: info for row, info in infos.odd.items()}))
+            messages.append(("infos", infos.odd))
         if infos.announcements:
             messages.append(("columns", infos.announcements))
         return messages
@@ -298,8 +300,8 @@ class _Worker:
         objects, final = self._slice.objects, self._slice.final_objects
         if objects is None:
             return []
-        messages: list[Any] = [("observations", {self._first + row: objects[row] for row in rows})]
-        ended = {self._first + row: final[row] for row in rows if self._arrays.final_mask[row]}
+        messages: list[Any] = [("observations", {row: objects[row] for row in rows if row in objects})]
+        ended = {row: final[row] for row in rows if self._arrays.final_mask[row]}
         return [*messages, ("final", ended)] if ended else messages
 
     def _packed(self, message: tuple[Any, ...]) -> bytes:
@@ -308,8 +310,7 @@ class _Worker:
             return dumps(message)
         except Exception:
             failures = []
-            items = message[1].items() if isinstance(message[1], dict) else enumerate(message[1], self._first)
-            for index, value in items:
+            for index, value in message[1].items():
                 try:
                     dumps(value)
                 except Exception as error:
@@ -317,9 +318,9 @@ class _Worker:
             return dumps(("failed", pack_failures(failures)))
 
     def _use_column(self, signature: Signature, values_offset: int, mask_offset: int) -> None:
-        values, mask = column_arrays(self._arena, signature, values_offset, mask_offset, self._num_envs)
-        rows = slice(self._first, self._first + len(self._envs))
-        self._infos.add_column(signature, values[rows], mask[rows])
+        self._infos.add_column(
+            signature, *column_arrays(self._arena, signature, values_offset, mask_offset, self._num_envs)
+        )
 
 
 def _sharing(description: EnvDescription, known: EnvDescription) -> EnvDescription:

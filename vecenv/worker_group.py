@@ -41,16 +41,17 @@ class WorkerGroup:
     """Workers and the ways to them.
 
     Args:
-        slices: `[first, stop)` of each worker's envs.
+        rows: indices of each worker's envs.
         stop_at_death: whether waiting ends as soon as one worker has died.
 
     Attributes:
+        rows: indices of each worker's envs; balancing changes them.
         processes: handles, one per worker.
         deaths: workers that ended unasked, with the error that tells of it.
     """
 
-    def __init__(self, slices: Sequence[tuple[int, int]], stop_at_death: bool = True) -> None:
-        self.slices = list(slices)
+    def __init__(self, rows: Sequence[Sequence[int]], stop_at_death: bool = True) -> None:
+        self.rows = [list(own) for own in rows]
         self.processes: list[WorkerProcess] = []
         self.deaths: dict[int, WorkerDied] = {}
         self._stop_at_death = stop_at_death
@@ -61,7 +62,7 @@ class WorkerGroup:
         self._lifelines: dict[int, int] = {}
         self._block_fd: int | None = None
         self._poller = select.poll()
-        self._inboxes: list[list[Any]] = [[] for _ in self.slices]
+        self._inboxes: list[list[Any]] = [[] for _ in self.rows]
         self._control: Control | None = None
         self._worker_of: dict[int, int] = {}
         self._closed = False
@@ -156,7 +157,7 @@ class WorkerGroup:
         Returns:
             False when the time is over first. Deaths stand in `deaths`, messages are had from `take_messages`.
         """
-        workers = range(len(self.slices)) if workers is None else workers
+        workers = range(len(self.rows)) if workers is None else workers
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._unanswered(workers) and not (self.deaths and self._stop_at_death):
             left = None if deadline is None else deadline - time.monotonic()
@@ -184,8 +185,14 @@ class WorkerGroup:
         """Hand out the messages of all workers that have arrived; empty when there are none."""
         if not any(self._inboxes):
             return []
-        inboxes, self._inboxes = self._inboxes, [[] for _ in self.slices]
+        inboxes, self._inboxes = self._inboxes, [[] for _ in self.rows]
         return inboxes
+
+    def take_results(self, worker: int) -> list[tuple[str, Any]]:
+        """Hand out the results of one worker and leave its other messages."""
+        results = [message for message in self._inboxes[worker] if message[0] == "results"]
+        self._inboxes[worker] = [message for message in self._inboxes[worker] if message[0] != "results"]
+        return results
 
     def read_now(self, worker: int, doing: str) -> None:
         """Read what a worker has sent so far."""
@@ -193,7 +200,7 @@ class WorkerGroup:
 
     def unanswered(self) -> list[int]:
         """Workers that have not answered the newest call."""
-        return self._unanswered(range(len(self.slices)))
+        return self._unanswered(range(len(self.rows)))
 
     @property
     def _attached(self) -> Control:
@@ -239,7 +246,7 @@ class WorkerGroup:
         process.join(1.0)
         self._poller.unregister(channel.fileno())
         self._worker_of.pop(channel.fileno(), None)
-        self.deaths[worker] = WorkerDied(range(*self.slices[worker]), process.pid, process.exitcode, doing)
+        self.deaths[worker] = WorkerDied(self.rows[worker], process.pid, process.exitcode, doing)
 
     # -- restart -----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class WorkerSettings:
         info_spec: info fields known ahead, name -> dtype or (dtype, shape); others are learnt when first seen.
         on_worker_failure: ``"raise"``: a dead worker raises `WorkerDied`. ``"restart"``: its envs are built anew and
             their episodes truncated, see `vecenv.recovery`.
+        balance: whether envs move between workers, when their episode ends, by the measured time of their steps; envs
+            whose state cannot be saved stay where they are.
         step_timeout: seconds after which a worker that has not finished a call is killed and handled as dead.
     """
 
@@ -40,6 +42,7 @@ class WorkerSettings:
     info_spec: Mapping[str, Any] | None = None
     on_worker_failure: str = "raise"
     step_timeout: float | None = None
+    balance: bool = False
 
     @classmethod
     def split(cls, settings: dict[str, Any], context: Any, daemon: bool) -> tuple[WorkerSettings, dict[str, Any]]:
@@ -77,16 +80,14 @@ class WorkerSettings:
         return workers if self.max_concurrency is None else min(workers, self.max_concurrency)
 
 
-def slice_bounds(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
-    """Contiguous slices `[first, stop)` whose sizes differ by at most one."""
+def shares(num_envs: int, num_workers: int) -> list[list[int]]:
+    """Contiguous shares of env indices whose sizes differ by at most one."""
     bounds = [num_envs * worker // num_workers for worker in range(num_workers + 1)]
-    return [(bounds[worker], bounds[worker + 1]) for worker in range(num_workers)]
+    return [list(range(bounds[worker], bounds[worker + 1])) for worker in range(num_workers)]
 
 
-def worker_configs(
-    env_fns: Sequence[Callable[[], Any]], slices: Sequence[tuple[int, int]], autoreset_mode: AutoresetMode
-) -> list[WorkerConfig]:
-    """What each worker is told, with the constructors pickled.
+def pickled_functions(env_fns: Sequence[Callable[[], Any]]) -> list[bytes]:
+    """The constructors, ready to be sent.
 
     Raises:
         TypeError: a constructor cannot be pickled; the message names it.
@@ -98,7 +99,19 @@ def worker_configs(
                 pickled[id(function)] = dumps(function)
             except Exception as error:
                 raise TypeError(f"env_fns[{index}] cannot be sent to a worker process: {error}") from error
-    return [
-        WorkerConfig(tuple(pickled[id(function)] for function in env_fns[first:stop]), first, worker, autoreset_mode)
-        for worker, (first, stop) in enumerate(slices)
-    ]
+    return [pickled[id(function)] for function in env_fns]
+
+
+def worker_config(
+    pickled: Sequence[bytes], rows: Sequence[Sequence[int]], autoreset_mode: AutoresetMode, worker: int
+) -> WorkerConfig:
+    """What a worker is told at its start, or at a restart after envs have moved.
+
+    Args:
+        pickled: the constructors of all envs.
+        rows: indices of each worker's envs.
+        autoreset_mode: what happens when an episode ends.
+        worker: which worker it is.
+    """
+    own = tuple(rows[worker])
+    return WorkerConfig(tuple(pickled[row] for row in own), own, worker, autoreset_mode)
