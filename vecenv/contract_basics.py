@@ -16,7 +16,7 @@ from vecenv.comparison import assert_same
 from vecenv.contract_case import Case, check, expect, expect_equal, expect_raises, sample_actions
 from vecenv.toy_envs import CountEnv, DrawEnv, EchoEnv
 
-# -- what it is ---------------------------------------------------------------------------------------------------------
+# -- what it is -------------------------------------------------------------------------------------------------------
 
 
 @check(any_env=True)
@@ -64,7 +64,7 @@ def metadata_belongs_to_the_instance(case: Case) -> None:
     expect(after == before, f"metadata of others changed: {before} -> {after}")
 
 
-# -- results ------------------------------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------------------------
 
 
 @check(any_env=True)
@@ -114,7 +114,7 @@ def rewards_of_one_env_stay_a_batch(case: Case) -> None:
     expect_equal(rewards, [1.0], "rewards")
 
 
-# -- seeds --------------------------------------------------------------------------------------------------------------
+# -- seeds ------------------------------------------------------------------------------------------------------------
 
 
 def _drawing(case: Case, num_envs: int = 3) -> Any:
@@ -179,7 +179,7 @@ def seed_of_wrong_length(case: Case) -> None:
     """A sequence of seeds of another length than the number of envs is refused."""
     envs = _drawing(case)
     for seeds in ([1, 2], [1, 2, 3, 4]):
-        expect_raises((ValueError, AssertionError), f"reset(seed={seeds})", lambda seeds=seeds: envs.reset(seed=seeds))
+        expect_raises((ValueError, AssertionError), f"reset(seed={seeds})", envs.reset, seed=seeds)
 
 
 @check()
@@ -190,7 +190,7 @@ def seeds_are_reported(case: Case) -> None:
     expect(tuple(envs.np_random_seed) == (8, 9, 4), f"expected (8, 9, 4), got {envs.np_random_seed!r}")
 
 
-# -- actions ------------------------------------------------------------------------------------------------------------
+# -- actions ----------------------------------------------------------------------------------------------------------
 
 
 @check()
@@ -249,11 +249,11 @@ def actions_of_wrong_number(case: Case) -> None:
     envs = case.counting(9, 9, 9)
     envs.reset()
     for actions in ([0, 0], [0, 0, 0, 0]):
-        expect_raises(Exception, f"step of {len(actions)} actions", lambda actions=actions: envs.step(np.array(actions)))
+        expect_raises(Exception, f"step of {len(actions)} actions", envs.step, np.array(actions))
     expect_equal(envs.step(np.zeros(3, np.int64))[0][:, 2], [1, 1, 1], "steps counted after two refused calls")
 
 
-# -- the end ------------------------------------------------------------------------------------------------------------
+# -- the end ----------------------------------------------------------------------------------------------------------
 
 
 @check(any_env=True)
@@ -276,4 +276,4 @@ def use_after_close(case: Case) -> None:
     actions = sample_actions(envs)
     envs.close()
     expect_raises(ClosedEnvironmentError, "reset", envs.reset)
-    expect_raises(ClosedEnvironmentError, "step", lambda: envs.step(actions))
+    expect_raises(ClosedEnvironmentError, "step", envs.step, actions)

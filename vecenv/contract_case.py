@@ -121,7 +121,13 @@ def expect_equal(got: Any, wanted: Any, what: str) -> None:
         assert_same(got, wanted, what)
 
 
-def expect_raises(kinds: type[BaseException] | tuple[type[BaseException], ...], what: str, call: Callable[[], Any]) -> Any:
+def expect_raises(
+    kinds: type[BaseException] | tuple[type[BaseException], ...],
+    what: str,
+    call: Callable[..., Any],
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
     """Expect that a call raises one of some classes, and give what it raised.
 
     Raises:
@@ -129,7 +135,7 @@ def expect_raises(kinds: type[BaseException] | tuple[type[BaseException], ...], 
     """
     names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
     try:
-        result = call()
+        result = call(*arguments, **keywords)
     except kinds as error:
         return error
     except Exception as error:

@@ -78,12 +78,12 @@ def nested_observations_are_batched(case: Case) -> None:
         observations, *_ = envs.step(NO_ACTIONS)
 
 
-# -- infos --------------------------------------------------------------------------------------------------------------
+# -- infos ------------------------------------------------------------------------------------------------------------
 
 
 @check()
 def infos_are_arrays_with_masks(case: Case) -> None:
-    """Numbers, bools and arrays of infos become arrays of their dtype, other objects object arrays, each with a mask."""
+    """Numbers, bools and arrays of infos become arrays of their dtype, all else object arrays, each with a mask."""
     envs = case.build([functools.partial(InfoEnv, uid, 9) for uid in range(2)])
     envs.reset()
     for step in range(1, 5):
@@ -130,7 +130,7 @@ def infos_of_infos(case: Case) -> None:
     expect_equal(infos["_deep"], [True, True], "infos['_deep']")
 
 
-# -- attributes of the envs -----------------------------------------------------------------------------------------------
+# -- attributes of the envs -------------------------------------------------------------------------------------------
 
 
 def _wrapped(uid: int) -> gym.Env[Any, Any]:
@@ -174,11 +174,11 @@ def set_attr_values(case: Case) -> None:
     for values, wanted in (("x", ("x", "x")), (["a", "b"], ("a", "b")), (("c", "d"), ("c", "d")), (3, (3, 3))):
         envs.set_attr("layer", values)
         expect(envs.get_attr("layer") == wanted, f"after set_attr('layer', {values!r}): {envs.get_attr('layer')!r}")
-    expect_raises(ValueError, "set_attr of 3 values for 2 envs", lambda: envs.set_attr("layer", [1, 2, 3]))
+    expect_raises(ValueError, "set_attr of 3 values for 2 envs", envs.set_attr, "layer", [1, 2, 3])
 
 
 @check()
 def attributes_that_do_not_exist(case: Case) -> None:
     """`get_attr` of what no wrapper and no env has is an AttributeError."""
     envs = _wrapped_envs(case)
-    expect_raises(AttributeError, "get_attr('nowhere')", lambda: envs.get_attr("nowhere"))
+    expect_raises(AttributeError, "get_attr('nowhere')", envs.get_attr, "nowhere")

@@ -49,7 +49,7 @@ def _follow(case: Case, expected: Expected, truncates: bool) -> None:
             expect_equal(got, want, f"step {step}: {name}")
 
 
-# -- autoreset ----------------------------------------------------------------------------------------------------------
+# -- autoreset --------------------------------------------------------------------------------------------------------
 
 
 @check(NEXT_STEP)
@@ -162,7 +162,7 @@ def disabled_refuses_to_go_on(case: Case) -> None:
     envs.step(NO_ACTIONS)
     ends = envs.step(NO_ACTIONS)[2]
     expect_equal(ends, [True, False], "terminations")
-    expect_raises(Exception, "step after an end", lambda: envs.step(NO_ACTIONS))
+    expect_raises(Exception, "step after an end", envs.step, NO_ACTIONS)
     observations, _ = envs.reset(options={"reset_mask": ends})
     expect_equal(observations, [[0, 1, 0], [1, 0, 2]], "observations after the masked reset")
     observations, rewards, terminations, *_ = envs.step(NO_ACTIONS)
@@ -171,7 +171,7 @@ def disabled_refuses_to_go_on(case: Case) -> None:
     expect_equal(terminations, [False, True], "terminations")
 
 
-# -- reset of some envs by mask -------------------------------------------------------------------------------------------
+# -- reset of some envs by mask ---------------------------------------------------------------------------------------
 
 
 @check()
@@ -226,7 +226,8 @@ def mask_of_wrong_form(case: Case) -> None:
         expect_raises(
             (TypeError, ValueError, AssertionError),
             f"reset_mask={mask!r}",
-            lambda mask=mask: envs.reset(options={"reset_mask": mask}),
+            envs.reset,
+            options={"reset_mask": mask},
         )
     expect_equal(envs.step(NO_ACTIONS)[0], [[0, 0, 1], [1, 0, 1]], "observations after refused masks")
 
@@ -243,7 +244,7 @@ def options_reach_every_env(case: Case) -> None:
     expect(list(infos["options"]) == ["None"] * 2, f"no options: {infos['options']!r}")
 
 
-# -- failures -----------------------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 @check()
@@ -252,7 +253,7 @@ def exceptions_of_envs_keep_class_and_message(case: Case) -> None:
     envs = case.build([functools.partial(CountEnv, uid, fails_at=2 if uid == 1 else None) for uid in range(3)])
     envs.reset()
     envs.step(np.zeros(3, np.int64))
-    error = expect_raises(ValueError, "step of a failing env", lambda: envs.step(np.zeros(3, np.int64)))
+    error = expect_raises(ValueError, "step of a failing env", envs.step, np.zeros(3, np.int64))
     expect("boom from env 1" in str(error), f"the message is {str(error)!r}")
     envs.close()
 

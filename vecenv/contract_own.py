@@ -18,7 +18,7 @@ from vecenv.toy_envs import CountEnv, DrawEnv, NestedEnv, OneRewardEnv
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 NO_ACTIONS = np.zeros(2, np.int64)
 
-# -- use ----------------------------------------------------------------------------------------------------------------
+# -- use --------------------------------------------------------------------------------------------------------------
 
 
 @check(group="vecenv", any_env=True)
@@ -53,7 +53,7 @@ def seed_of_the_constructor(case: Case) -> None:
     expect(not np.array_equal(envs.reset()[0], np.asarray(wanted)), "the second reset used the seed again")
 
 
-# -- statistics ---------------------------------------------------------------------------------------------------------
+# -- statistics -------------------------------------------------------------------------------------------------------
 
 
 @check(NEXT_STEP, SAME_STEP, group="vecenv")
@@ -98,7 +98,7 @@ def statistics_under_a_mask(case: Case) -> None:
     expect_equal(envs.episode_statistics().returns, [6.0, 1.0], "returns one step later")
 
 
-# -- memory -------------------------------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 @check(group="vecenv")
@@ -112,7 +112,9 @@ def views_of_the_ring(case: Case) -> None:
         before = envs.slot
         kept.append(envs.step(NO_ACTIONS)[0])
         expect(envs.slot == (before + 1) % slots, f"slot: expected {(before + 1) % slots}, got {envs.slot}")
-        expect(np.shares_memory(kept[-1], envs.observation_slots[envs.slot]), "the observations are no view of the slot")
+        expect(
+            np.shares_memory(kept[-1], envs.observation_slots[envs.slot]), "the observations are no view of the slot"
+        )
         if step < 9:
             for back in range(min(slots, step + 1)):
                 expect_equal(kept[step - back][:, 2], [step - back] * 2, f"observations of {back} calls ago")
@@ -127,7 +129,7 @@ def observations_into_the_callers_array(case: Case) -> None:
     expect_equal(out, [[0, 0, 0], [1, 0, 0]], "out after reset")
     wrong: list[Any] = [np.zeros((3, 3), np.float32), np.zeros((2, 3)), [[0, 0, 0]]]
     for bad in wrong:
-        expect_raises((TypeError, ValueError), "step into what does not fit", lambda bad=bad: envs.step(NO_ACTIONS, out=bad))
+        expect_raises((TypeError, ValueError), "step into what does not fit", envs.step, NO_ACTIONS, out=bad)
     expect(envs.step(NO_ACTIONS, out=out)[0] is out, "step: the returned observations are not `out`")
     expect_equal(out, [[0, 0, 1], [1, 0, 1]], "out after step, three refused ones before it")
 
@@ -155,7 +157,7 @@ def true_next_observations(case: Case) -> None:
     expect_equal(true_next_obs(observations, infos, case.mode), [[0, 0, 2], [1, 0, 2]], "true_next_obs")
 
 
-# -- actions and rewards --------------------------------------------------------------------------------------------------
+# -- actions and rewards ----------------------------------------------------------------------------------------------
 
 
 @check(group="vecenv")
@@ -164,11 +166,11 @@ def actions_out_of_range(case: Case) -> None:
     envs = case.counting(9, 9)
     envs.reset()
     for actions in ([0, 2], [0, -1]):
-        error = expect_raises(ValueError, f"actions {actions}", lambda actions=actions: envs.step(np.array(actions)))
+        error = expect_raises(ValueError, f"actions {actions}", envs.step, np.array(actions))
         expect("environment 1" in str(error), f"the message names no env: {error}")
     wrong: list[Any] = [0, np.array([0.0, 1.0]), "ab"]
     for actions in wrong:
-        expect_raises((TypeError, ValueError), f"actions {actions!r}", lambda actions=actions: envs.step(actions))
+        expect_raises((TypeError, ValueError), f"actions {actions!r}", envs.step, actions)
     expect_equal(envs.step(NO_ACTIONS)[0][:, 2], [1, 1], "steps counted after the refused ones")
 
 
@@ -190,7 +192,7 @@ def rewards_of_one_element(case: Case) -> None:
         expect_equal(envs.step(NO_ACTIONS)[1], np.full(2, step, np.float64), "rewards")
 
 
-# -- failures -----------------------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 @check(group="vecenv")
@@ -200,13 +202,13 @@ def failing_envs_are_named_and_the_others_spared(case: Case) -> None:
     envs.reset()
     actions = np.zeros(4, np.int64)
     envs.step(actions)
-    error = expect_raises(EnvError, "step of failing envs", lambda: envs.step(actions))
+    error = expect_raises(EnvError, "step of failing envs", envs.step, actions)
     expect(isinstance(error, ValueError), f"it is no ValueError: {type(error).__mro__}")
     expect(isinstance(error.__cause__, ValueError), f"its cause is {error.__cause__!r}")
     indices = [failure.env_index for failure in error.failures]
     expect(error.env_index == 1 and indices == [1, 2], f"named envs: {indices}")
     expect("in step" in error.remote_traceback, "remote_traceback does not show where")
-    expect_raises(ResetNeeded, "step after a failure", lambda: envs.step(actions))
+    expect_raises(ResetNeeded, "step after a failure", envs.step, actions)
     observations, _ = envs.reset(options={"reset_mask": np.array([False, True, True, False])})
     expect_equal(observations, [[0, 0, 2], [1, 1, 0], [2, 1, 0], [3, 0, 2]], "observations")
     expect_equal(envs.step(actions)[0][:, 2], [3, 1, 1, 3], "steps of the episodes")
@@ -219,12 +221,12 @@ def _cannot_be_built() -> Any:
 @check(group="vecenv")
 def constructors_that_fail_are_named(case: Case) -> None:
     """A constructor that raises is named by its index."""
-    error = expect_raises(EnvError, "construction", lambda: case.build([CountEnv, _cannot_be_built, CountEnv]))
+    error = expect_raises(EnvError, "construction", case.build, [CountEnv, _cannot_be_built, CountEnv])
     expect(error.env_index == 1, f"env_index: expected 1, got {error.env_index}")
     expect("no such level" in str(error), f"the message is {error}")
 
 
-# -- send and recv --------------------------------------------------------------------------------------------------------
+# -- send and recv ----------------------------------------------------------------------------------------------------
 
 
 @check(NEXT_STEP, SAME_STEP, group="vecenv")
@@ -260,8 +262,8 @@ def order_of_send_and_receive(case: Case) -> None:
     envs.reset()
     expect_raises(NoAsyncCallError, "recv without send", envs.recv)
     envs.send(NO_ACTIONS, [2, 0])
-    expect_raises(AlreadyPendingCallError, "send to an env that is outstanding", lambda: envs.send(NO_ACTIONS, [1, 2]))
-    expect_raises(AlreadyPendingCallError, "step", lambda: envs.step(np.zeros(3, np.int64)))
+    expect_raises(AlreadyPendingCallError, "send to an env that is outstanding", envs.send, NO_ACTIONS, [1, 2])
+    expect_raises(AlreadyPendingCallError, "step", envs.step, np.zeros(3, np.int64))
     ids = envs.recv()[4]["env_id"]
     expect(sorted(ids) == [0, 2], f"env_id: {ids}")
     expect_equal(envs.step(np.zeros(3, np.int64))[0][:, 2], [2, 1, 2], "steps of the envs")

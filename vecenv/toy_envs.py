@@ -115,13 +115,14 @@ class NestedEnv(CountEnv):
 
     def __init__(self, uid: int = 0, length: int = 5, reuses: bool = False) -> None:
         super().__init__(uid, length, reuses=reuses)
-        self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
+        space: Any = gym.spaces.Dict(
             {
                 "count": gym.spaces.Box(-1e6, 1e6, (3,), np.float32),
                 "picture": gym.spaces.Box(0, 255, (2, 2), np.uint8),
                 "pair": gym.spaces.Tuple((gym.spaces.Discrete(1000), gym.spaces.MultiBinary(2))),
             }
         )
+        self.observation_space = space
         self._picture, self._bits = np.zeros((2, 2), np.uint8), np.zeros(2, np.int8)
         self._nest: dict[str, Any] = {}
 
@@ -154,7 +155,7 @@ class EchoEnv(CountEnv):
         self.render_mode = render_mode
         self.last_action: Any = None
         if action_space is not None:
-            self.action_space = action_space  # type: ignore[assignment]
+            self.action_space = action_space
 
     @property
     def twice_uid(self) -> int:
