@@ -29,16 +29,14 @@ _SUMS = types.Array(types.int32, 1, "C")
 _WEIGHTS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64, types.int64)
 
 
-@_kernel(types.uint64(types.uint64, types.uint64, _PAIRS, _MIXED))
-def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any, mixed: Any) -> Any:
+@_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))
+def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
     """Gray maximum of eight neighbouring pixels.
 
     Args:
         last: eight palette values of one screen.
         one_before: the same pixels of the other screen.
         gray_pairs: [65536] uint16, gray of two neighbouring pixels at once.
-        mixed: [65536] uint8, gray of two palette values shown one over the other, at ``last | one_before << 8``;
-            empty: the larger of their grays.
     """
     result = np.uint64(0)
     for shift in range(0, 64, 16):
@@ -46,12 +44,6 @@ def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any, mixed: Any) -> A
     if last == one_before:
         return result
     pooled = np.uint64(0)
-    if mixed.size > 0:
-        for shift in range(0, 64, 8):
-            pair = (last >> np.uint64(shift)) & np.uint64(0xFF)
-            pair |= ((one_before >> np.uint64(shift)) & np.uint64(0xFF)) << np.uint64(8)
-            pooled |= np.uint64(mixed[pair]) << np.uint64(shift)
-        return pooled
     for shift in range(0, 64, 16):
         pair = np.uint64(gray_pairs[(one_before >> np.uint64(shift)) & np.uint64(0xFFFF)])
         known = result >> np.uint64(shift)
@@ -60,17 +52,30 @@ def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any, mixed: Any) -> A
     return pooled
 
 
-@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _PAIRS, _MIXED, types.boolean))
-def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, mixed: Any, refresh: bool) -> None:
+@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _MIXED))
+def mix_row(words: Any, known: Any, row: int, mixed: Any) -> None:
+    """Replace the gray of pixels that differ between both screens by the gray of their pooled colours.
+
+    `words`, `known` and `row` are those of `pool_row`; `mixed` [65536] uint8 holds the gray of two palette values
+    shown one over the other, at ``last | one_before << 8``.
+    """
+    for word in range(words.shape[2]):
+        last, one_before = words[0, row, word], words[1, row, word]
+        if last != one_before:
+            result = np.uint64(0)
+            for shift in range(0, 64, 8):
+                pair = (last >> np.uint64(shift)) & np.uint64(0xFF)
+                pair |= ((one_before >> np.uint64(shift)) & np.uint64(0xFF)) << np.uint64(8)
+                result |= np.uint64(mixed[pair]) << np.uint64(shift)
+            known[2, row, word] = result
+
+
+@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _PAIRS, types.boolean))
+def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, refresh: bool) -> None:
     """Bring one row of the memory of `pool_changed_rows` up to date; the rows above it are so already.
 
-    Args:
-        words: [2, H, W / 8] uint64, the screens, eight pixels a number.
-        known: [3, H, W / 8] uint64, the memory likewise.
-        row: the row.
-        gray_pairs: see `pool_gray_word`.
-        mixed: see there.
-        refresh: compute every pixel, else those where a screen changed.
+    `words` [2, H or more, W / 8] and `known` [3, H, W / 8] uint64 are screens and memory, eight pixels a number;
+    `refresh` computes every pixel, else those where a screen changed.
     """
     # Slices such as words[0, row] would cost more than the work below.
     above = max(row - 1, 0)
@@ -86,7 +91,7 @@ def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, mixed: Any, refr
         for word in range(words.shape[2]):
             last, one_before = words[0, row, word], words[1, row, word]
             if refresh or last != known[0, row, word] or one_before != known[1, row, word]:
-                known[2, row, word] = pool_gray_word(last, one_before, gray_pairs, mixed)
+                known[2, row, word] = pool_gray_word(last, one_before, gray_pairs)
     for word in range(words.shape[2]):
         known[0, row, word] = words[0, row, word]
         known[1, row, word] = words[1, row, word]
@@ -100,7 +105,7 @@ def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, mixed: Any, re
         screens: [2, H or more, W] uint8 palette values of this call; W a multiple of 8.
         memory: [3, H, W] uint8, the screens of the previous call and their gray maximum; brought up to date.
         gray_pairs: see `pool_gray_word`.
-        mixed: see there.
+        mixed: see `mix_row`, or empty: the gray of two pixels is the larger of their grays.
         refresh: forget what `memory` holds and compute every pixel.
         changed: [H] uint8, set to 1 for rows where a screen changed, else 0.
 
@@ -118,11 +123,13 @@ def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, mixed: Any, re
         changed[row] = difference != 0
         if difference != 0:
             found = True
-            pool_row(words, known, row, gray_pairs, mixed, refresh)
+            pool_row(words, known, row, gray_pairs, refresh)
+            if mixed.size > 0:
+                mix_row(words, known, row, mixed)
     return found
 
 
-@_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, *_WEIGHTS))
+@_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, *_WEIGHTS[:6]))
 def resize_pixel_in_floats(
     image: Any,
     y: int,
@@ -133,8 +140,6 @@ def resize_pixel_in_floats(
     column_starts: Any,
     column_units: Any,
     column_floats: Any,
-    total: int,
-    rounding: int,
 ) -> Any:
     """One output pixel as OpenCV sums it: float32, along the row first, then down; exact halves to the even number."""
     result = np.float32(0)
@@ -229,6 +234,7 @@ def resize_area_rows(
     packed = np.empty(width_out, np.uint64)
     sums = np.empty(lanes * width_out, np.int32)
     pixels = out.reshape(-1)
+    weight, near_half = np.int32(total), np.int32(total - total // 500)
     for first in range(0, height_out, lanes):
         end = min(height_out, first + lanes)
         touched = np.uint8(0)
@@ -253,10 +259,13 @@ def resize_area_rows(
                 line[x] = np.int32(np.uint32(packed[x] >> (np.uint64(lane) * lane_bits)) & lane_mask)
         if round_sums(sums[: (end - first) * width_out], total, pixels[first * width_out : end * width_out]):
             for y in range(first, end):
+                line = sums[(y - first) * width_out : (y - first + 1) * width_out]
+                rounded = pixels[y * width_out : (y + 1) * width_out]
                 for x in range(width_out):
-                    exact = np.int64(sums[(y - first) * width_out + x])
-                    if abs(2 * (exact - np.int64(out[y, x]) * total)) < total - total // 500:
+                    rest = np.int32(2) * np.int32(line[x] - np.int32(rounded[x]) * weight)
+                    if -near_half < rest < near_half:
                         continue
+                    exact = np.int64(line[x])
                     if rounding == 1:
                         out[y, x] = np.uint8((exact + total // 2) // total)
                     elif rounding == 2:
@@ -272,8 +281,6 @@ def resize_area_rows(
                             column_starts,
                             column_units,
                             column_floats,
-                            total,
-                            rounding,
                         )
 
 
