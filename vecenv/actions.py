@@ -163,7 +163,7 @@ def read_actions(space: Space[Any], actions: Any, count: int) -> list[Any]:
     return objects
 
 
-def split_actions(space: Space[Any], batch: Any, wide: bool, rows: Any = slice(None)) -> list[Any]:
+def split_actions(space: Space[Any], batch: Any, wide: bool, rows: Any, count: int) -> list[Any]:
     """One action per env out of the block, as copies in the dtype of the space (or wider, as the user gave it).
 
     Args:
@@ -171,11 +171,12 @@ def split_actions(space: Space[Any], batch: Any, wide: bool, rows: Any = slice(N
         batch: nest of `[num_envs, ...]` arrays.
         wide: what `write_actions` returned.
         rows: index of the envs.
+        count: number of them.
     """
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         own = map_arrays(batch, lambda array: array[rows].copy())
         own = own if wide else _narrowed(space, own)
-        return [row_of(own, row) for row in range(len(_first_array(own)))]
+        return [row_of(own, row) for row in range(count)]
     own = batch[rows]
     return list(own.copy() if wide or batch.dtype == space.dtype else own.astype(space.dtype))
 
@@ -186,9 +187,3 @@ def _narrowed(space: Space[Any], batch: Any) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_narrowed(part, value) for part, value in zip(space.spaces, batch, strict=True))
     return batch.astype(space.dtype)
-
-
-def _first_array(batch: Any) -> Array:
-    while not isinstance(batch, np.ndarray):
-        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
-    return batch

@@ -50,6 +50,8 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
     """
     if seed is None:
         return [None] * num_envs
+    if isinstance(seed, np.ndarray) and seed.ndim == 0:
+        seed = seed[()]
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         seeds: list[Any] = [int(seed) + i for i in range(num_envs)]
     elif isinstance(seed, (Sequence, np.ndarray)) and not isinstance(seed, (str, bytes)):

@@ -113,6 +113,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             EnvError: some envs raised.
             WorkerDied: a worker process ended.
         """
+        self._check_out(out)
         self._begin_reset(seed, options)
         return self._end_reset(None, out)
 
@@ -135,6 +136,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             EnvError: some envs raised.
             WorkerDied: a worker process ended.
         """
+        self._check_out(out)
         self._begin_step(actions)
         return self._end_step(None, out)
 
@@ -322,21 +324,19 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             add_episode_infos(infos, arrays.episode_ended, self.episode_statistics())
         return self._returned_observations(out), arrays.rewards.copy(), terminations, truncations, infos
 
-    def _note_failures(self, env_indices: Iterable[int]) -> None:
-        """After a step or reset in which envs failed: the rows of the others are real and stand in the new slot."""
+    def _note_failures(self, env_indices: Iterable[int], resets: Iterable[int] = ()) -> None:
+        """After a step or reset in which envs failed: the rows of the others are real and stand in the new slot.
+
+        Args:
+            env_indices: the envs that failed.
+            resets: the envs that were reset, which makes up for failures of before.
+        """
+        self._failed.difference_update(resets)
         self._failed.update(env_indices)
         self._whole_sent = False
         self.slot = self._next_slot()
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
-
-    def _check_states(self, states: Sequence[bytes]) -> None:
-        self._check_open("set_state")
-        if len(states) != self.num_envs:
-            raise ValueError(f"set_state: expected {self.num_envs} states, one per environment, got {len(states)}")
-        for index, state in enumerate(states):
-            if not isinstance(state, bytes):
-                raise TypeError(f"set_state: expected bytes for environment {index}, got {type(state).__name__}")
 
     def _take_over_states(self) -> None:
         """After all envs have taken up other states."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from vecenv.arguments import out_like
 from vecenv.errors import EpisodeEnded
+from vecenv.spaces import allocate_batch, has_fixed_layout
 
 
 class CallOrder:
     """Checks of a vector env that needs no more than its own bookkeeping."""
 
     closed: bool
+    num_envs: int
+    single_observation_space: Any
     autoreset_mode: AutoresetMode
     # Envs whose episode has ended and that were not reset since.
     _done: npt.NDArray[np.bool_]
@@ -52,3 +57,29 @@ class CallOrder:
                     f"{doing}: the episodes of environments {ended} have ended and autoreset is disabled; call "
                     "reset(options={'reset_mask': terminations | truncations}) first"
                 )
+
+    def _check_out(self, out: Any, count: int | None = None) -> None:
+        """Refuse an `out` that cannot take the observations, before any env is asked for them."""
+        if out is None:
+            return
+        if not has_fixed_layout(self.single_observation_space):
+            raise TypeError(f"out: observations of {self.single_observation_space} do not lie in arrays")
+        rows = self.num_envs if count is None else count
+        out_like(
+            out, allocate_batch(self.single_observation_space, lambda _, shape, dtype: np.empty((rows, *shape), dtype))
+        )
+
+    def _check_states(self, states: Sequence[bytes]) -> None:
+        self._check_open("set_state")
+        if len(states) != self.num_envs:
+            raise ValueError(f"set_state: expected {self.num_envs} states, one per environment, got {len(states)}")
+        for index, state in enumerate(states):
+            if not isinstance(state, bytes):
+                raise TypeError(f"set_state: expected bytes for environment {index}, got {type(state).__name__}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles: they would share, or lose, memory and processes."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled; build another one and carry the states of the envs "
+            "over with get_state and set_state"
+        )

@@ -40,7 +40,18 @@ class Channel:
 
     def send_bytes(self, data: bytes) -> None:
         """Send one message that is pickled already."""
-        self._socket.sendall(_LENGTH.pack(len(data)) + data)
+        self._socket.sendall(framed(data))
+
+    def send_part(self, data: memoryview) -> int:
+        """Send as much of some bytes as there is room for, without waiting; gives how many.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
 
     def send_now(self, data: bytes) -> None:
         """Send a short pickled message without ever blocking.
@@ -48,7 +59,7 @@ class Channel:
         Raises:
             OSError: the other side is gone, or has not read for so long that there is no room.
         """
-        self._socket.sendmsg([_LENGTH.pack(len(data)) + data], [], socket.MSG_DONTWAIT)
+        self._socket.sendmsg([framed(data)], [], socket.MSG_DONTWAIT)
 
     def unread(self) -> bool:
         """Whether the other side has not yet read all that was sent (True where the system does not tell)."""
@@ -113,6 +124,11 @@ class Channel:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def framed(data: bytes) -> bytes:
+    """A pickled message as it goes over the socket."""
+    return _LENGTH.pack(len(data)) + data
 
 
 def dumps(message: Any) -> bytes:

@@ -11,9 +11,6 @@ from dataclasses import replace
 from vecenv.channel import dumps
 from vecenv.errors import EnvFailure
 
-#: What an env may raise that is reported as its failure. KeyboardInterrupt is the user's and passes through.
-ENV_EXCEPTIONS = (Exception, SystemExit)
-
 
 class SliceFailed(Exception):
     """Some envs of the slice raised; the others finished the call.
@@ -28,7 +25,13 @@ class SliceFailed(Exception):
 
 
 def env_failure(env_index: int, exception: BaseException) -> EnvFailure:
-    """Describe an exception that an env raised, from inside the handler that caught it."""
+    """Describe whatever an env raised, from inside the handler that caught it.
+
+    Raises:
+        KeyboardInterrupt: it is the user's and passes through.
+    """
+    if isinstance(exception, KeyboardInterrupt):
+        raise exception
     try:
         message = str(exception)
     except Exception as error:  # __str__ is the user's code too
@@ -37,19 +40,6 @@ def env_failure(env_index: int, exception: BaseException) -> EnvFailure:
     text = "".join(traceback.format_exception(exception))
     kept = exception if isinstance(exception, Exception) else None
     return EnvFailure(env_index, os.getpid(), kept, name, message, text)
-
-
-class RowError(ValueError):
-    """A reward that is no single number.
-
-    Args:
-        place: index among the rows that were stepped.
-        message: what came.
-    """
-
-    def __init__(self, place: int, message: str) -> None:
-        super().__init__(message)
-        self.place = place
 
 
 def pack_failures(failures: Sequence[EnvFailure]) -> list[tuple[EnvFailure, bytes | None]]:

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from vecenv.env_failures import ENV_EXCEPTIONS, SliceFailed, env_failure
+from vecenv.env_failures import SliceFailed, env_failure
 from vecenv.env_state import dump_env, load_env
 from vecenv.errors import EnvFailure
 from vecenv.slice_stepper import SliceStepper
@@ -47,10 +47,10 @@ def build_envs(env_fns: Mapping[int, Callable[[], gym.Env[Any, Any]]]) -> dict[i
     for index, env_fn in env_fns.items():
         try:
             envs[index] = env_fn()
-        except ENV_EXCEPTIONS as exception:
+        except BaseException as exception:
             failure = env_failure(index, exception)
             for env in envs.values():
-                with contextlib.suppress(*ENV_EXCEPTIONS):
+                with contextlib.suppress(Exception):
                     env.close()
             raise SliceFailed([failure]) from exception
     return envs
@@ -59,17 +59,25 @@ def build_envs(env_fns: Mapping[int, Callable[[], gym.Env[Any, Any]]]) -> dict[i
 class EnvSlice(SliceStepper):
     """What can be asked of the envs of a slice besides `reset` and `step`."""
 
-    def call(self, name: str, row: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Read an attribute of an env through its wrappers; where it is callable, the result of the call.
+    def call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[int, Any]:
+        """Read an attribute of every env through its wrappers; where it is callable, the result of the call.
+
+        Returns:
+            Results by row.
 
         Raises:
-            SliceFailed: the env raised, or has no such attribute.
+            SliceFailed: some envs raised, or have no such attribute; the others were called all the same.
         """
-        try:
-            value = self.envs[row].get_wrapper_attr(name)
-            return value(*arguments, **keywords) if callable(value) else value
-        except ENV_EXCEPTIONS as exception:
-            raise SliceFailed([env_failure(row, exception)]) from exception
+        results, failures = {}, []
+        for row in self.rows:
+            try:
+                value = self.envs[row].get_wrapper_attr(name)
+                results[row] = value(*arguments, **keywords) if callable(value) else value
+            except BaseException as exception:
+                failures.append(env_failure(row, exception))
+        if failures:
+            raise SliceFailed(failures)
+        return results
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set an attribute where it lives: in the wrapper or env that has it.
@@ -85,7 +93,7 @@ class EnvSlice(SliceStepper):
         for row, value in zip(self.rows, values, strict=True):
             try:
                 self.envs[row].set_wrapper_attr(name, value)
-            except ENV_EXCEPTIONS as exception:
+            except BaseException as exception:
                 failures.append(env_failure(row, exception))
         if failures:
             raise SliceFailed(failures)
@@ -105,7 +113,7 @@ class EnvSlice(SliceStepper):
         counted["started"] -= time.monotonic()
         try:
             return dump_env(self.envs[row], (self._pending[row], observation, counted))
-        except ENV_EXCEPTIONS as exception:
+        except BaseException as exception:
             raise SliceFailed([env_failure(row, exception)]) from exception
 
     def set_state(self, row: int, slot: int, data: bytes) -> None:
@@ -118,7 +126,7 @@ class EnvSlice(SliceStepper):
         try:
             env, (pending, observation, counted) = load_env(data)
             self.envs[row].close()
-        except ENV_EXCEPTIONS as exception:
+        except BaseException as exception:
             raise SliceFailed([env_failure(row, exception)]) from exception
         self._take_in(row, env, pending)
         if self.objects is not None:
@@ -137,7 +145,7 @@ class EnvSlice(SliceStepper):
         """
         try:
             data = dump_env(self.envs[row], self._pending[row])
-        except ENV_EXCEPTIONS:
+        except Exception:
             return None
         self._let_go(row)
         return data
@@ -157,6 +165,6 @@ class EnvSlice(SliceStepper):
         for row, env in self.envs.items():
             try:
                 env.close()
-            except ENV_EXCEPTIONS as exception:
+            except BaseException as exception:
                 failures.append(env_failure(row, exception))
         return failures

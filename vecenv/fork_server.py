@@ -7,6 +7,7 @@ This one is started with `sys.path` in place, thread variables in its environmen
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -269,6 +270,7 @@ def _run_worker(request: dict[str, Any], descriptors: list[int]) -> None:
     """In the fork: take over the user's surroundings as they are now, then work."""
     code = 1
     try:
+        begin_process()
         standard = request["standard"]
         for target, descriptor in zip(standard, descriptors, strict=False):
             os.dup2(descriptor, target)
@@ -291,8 +293,22 @@ def _run_worker(request: dict[str, Any], descriptors: list[int]) -> None:
         end_process(code)
 
 
+def begin_process() -> None:
+    """In a fork: forget what the parent registered for its own exit, and its child processes."""
+    atexit._clear()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes._children.clear()
+    utilities = sys.modules.get("multiprocessing.util")
+    if utilities is not None:
+        utilities._finalizer_registry.clear()
+        atexit.register(utilities._exit_function)
+
+
 def end_process(code: int) -> None:
-    """Flush what was printed and end without running what the parent registered for its own exit."""
+    """Run what was registered since the fork for the end of the process, flush what was printed, and end."""
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # a closed or broken stream has nothing to lose
             stream.flush()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vecenv.infos import Infos, Signature, add_column
+from vecenv.infos import Infos, Signature, add_column, add_info, dtype_of, signature_of, value_in
 from vecenv.protocol import BlockPlan, column_arrays
 
 Array = npt.NDArray[Any]
@@ -37,7 +37,7 @@ class InfoArena:
         self._num_envs = num_envs
         self._used = 0
         self._columns: list[Column] = []
-        self._views: list[tuple[str, Array, Array]] = []
+        self._views: list[tuple[Signature, Array, Array]] = []
         list(self.added([_declared_signature(name, what) for name, what in (declared or {}).items()]))
 
     def added(self, signatures: Sequence[Signature]) -> Iterator[Column]:
@@ -48,8 +48,7 @@ class InfoArena:
         """
         known = {signature for signature, _, _ in self._columns}
         for signature in signatures:
-            key, dtype, shape = signature
-            nbytes = self._num_envs * np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+            nbytes = self._num_envs * dtype_of(signature).itemsize * int(np.prod(signature[2], dtype=np.int64))
             mask_offset = self._used + _rounded(nbytes)
             end = mask_offset + _rounded(self._num_envs)
             if signature in known or end > len(self._memory):
@@ -58,26 +57,45 @@ class InfoArena:
             self._used = end
             known.add(signature)
             self._columns.append(column)
-            self._views.append((key, *column_arrays(self._memory, *column, self._num_envs)))
+            self._views.append((signature, *column_arrays(self._memory, *column, self._num_envs)))
             yield column
 
     def added_to(self, plan: BlockPlan) -> BlockPlan:
         """The plan for a worker that starts now."""
         return replace(plan, columns=tuple(self._columns))
 
-    def collect(self, infos: Infos) -> None:
-        """Add what stands in the columns to the infos of a whole step."""
-        for key, values, mask in self._views:
-            add_column(infos, key, values, mask)
+    def collect(self, odd: dict[int, dict[str, Any]]) -> Infos:
+        """The infos of a whole step.
+
+        Args:
+            odd: infos by row that came as messages; taken over.
+
+        Raises:
+            RowInfoError: an info that cannot be batched.
+        """
+        infos: Infos = {}
+        odd_keys = {key for info in odd.values() for key in info}
+        used = [column for column in self._views if column[2].any()]
+        keys = [signature[0] for signature, _, _ in used]
+        for signature, values, mask in used:
+            key = signature[0]
+            if key not in odd_keys and keys.count(key) == 1:
+                add_column(infos, key, values, mask)
+                continue
+            for row in np.flatnonzero(
+                mask
+            ).tolist():  # kinds differ between envs: merged in env order, as in one process
+                odd.setdefault(row, {})[key] = value_in(signature, values, row)
+        for row in sorted(odd):
+            try:
+                add_info(infos, odd[row], row, self._num_envs)
+            except Exception as error:
+                raise RowInfoError(row) from error
+        return infos
 
     def row(self, row: int) -> dict[str, Any]:
         """What stands in the columns for one row, as copies."""
-        info: dict[str, Any] = {}
-        for key, values, mask in self._views:
-            if mask[row]:
-                value = values[row]
-                info[key] = value.copy() if value.ndim else _as_python(value)
-        return info
+        return {signature[0]: value_in(signature, values, row) for signature, values, mask in self._views if mask[row]}
 
     def clear(self, rows: list[int]) -> None:
         """Forget the rows of a worker that has died."""
@@ -85,9 +103,16 @@ class InfoArena:
             mask[rows] = False
 
 
-def _as_python(value: Any) -> Any:
-    """Bools come back as Python's, whose array has dtype bool; a NumPy bool would be an object."""
-    return bool(value) if value.dtype == np.bool_ else value
+class RowInfoError(Exception):
+    """An env's info cannot be batched; the cause says why.
+
+    Args:
+        row: index of the env.
+    """
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 def _rounded(nbytes: int) -> int:
@@ -95,6 +120,11 @@ def _rounded(nbytes: int) -> int:
 
 
 def _declared_signature(name: str, what: Any) -> Signature:
+    """Signature of a declared field; ``int``, ``float`` and ``bool`` mean Python's numbers."""
+    if what in (int, float, bool):
+        signature = signature_of(name, what())
+        if signature is not None:
+            return signature
     dtype, shape = what if isinstance(what, tuple) else (what, ())
     try:
         return (name, np.dtype(dtype).str, tuple(int(size) for size in shape))

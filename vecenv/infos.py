@@ -8,6 +8,7 @@ array.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Infos = dict[str, Any]
-#: What makes two values share a column: key, dtype, shape.
+#: What makes two values share a column: key, dtype (or `int`, `float`, `bool` for Python's numbers), shape.
 Signature = tuple[str, str, tuple[int, ...]]
 
 _OBJECT = np.dtype(object)
@@ -43,11 +44,14 @@ def add_info(infos: Infos, info: dict[str, Any], row: int, num_envs: int) -> Non
 
     Args:
         infos: infos so far; arrays in it may be replaced by wider ones.
-        info: what the env returned; numbers and arrays are copied, other objects are kept as they are.
+        info: what the env returned; numbers, arrays and containers are copied, other objects are kept as they are. A
+            key `_k` beside a key `k` is dropped: its name is taken by the mask.
         row: index of the env.
         num_envs: number of rows.
     """
     for key, value in info.items():
+        if _names_a_mask(key, info):
+            continue
         mask = infos.get(f"_{key}")
         if mask is None:
             mask = np.zeros(num_envs, np.bool_)
@@ -64,6 +68,20 @@ def add_info(infos: Infos, info: dict[str, Any], row: int, num_envs: int) -> Non
             infos[key] = _store(present, mask, row, value, num_envs)
         mask[row] = True
         infos[f"_{key}"] = mask
+
+
+def _names_a_mask(key: Any, info: dict[str, Any]) -> bool:
+    return type(key) is str and key.startswith("_") and key[1:] in info
+
+
+def own_copy(value: Any) -> Any:
+    """A copy of an array or container, which the env may change later; other objects as they are."""
+    if isinstance(value, (np.ndarray, list, dict, set, tuple, bytearray)):
+        try:
+            return copy.deepcopy(value)
+        except Exception:  # it holds something that cannot be copied
+            return copy.copy(value)
+    return value
 
 
 def _store(array: Array | None, mask: Array, row: int, value: Any, num_envs: int) -> Array:
@@ -94,7 +112,7 @@ def _store_object(present: Any, mask: Array, row: int, value: Any, num_envs: int
         array = np.full(num_envs, None, _OBJECT)
         for other in np.flatnonzero(mask):
             array[other] = info_of_row(present, int(other))
-    array[row] = value
+    array[row] = own_copy(value)
     return array
 
 
@@ -114,24 +132,16 @@ def add_column(infos: Infos, key: str, values: Array, mask: Array) -> None:
     """Add a whole column to the infos of the batch, in place.
 
     Args:
-        infos: infos so far.
+        infos: infos so far, without this key.
         key: the info key.
         values: `[num_envs, ...]`; rows outside the mask are ignored. Not kept: what is stored is a copy.
-        mask: `[num_envs]` bool; no effect where it is all False.
+        mask: `[num_envs]` bool, not all False.
     """
-    count = np.count_nonzero(mask)
-    if not count:
-        return
-    if key not in infos:
-        values = values.copy()
-        if count < len(mask):
-            values[~mask] = 0
-        infos[key] = values
-        infos[f"_{key}"] = mask.copy()
-        return
-    for row in np.flatnonzero(mask):
-        value = values[row]
-        add_info(infos, {key: value if value.ndim else value[()]}, int(row), len(mask))
+    values = values.copy()
+    if not mask.all():
+        values[~mask] = 0
+    infos[key] = values
+    infos[f"_{key}"] = mask.copy()
 
 
 class InfoBatch:
@@ -198,6 +208,8 @@ class InfoColumns:
     def record(self, row: int, info: dict[str, Any]) -> None:
         """Take one env's info."""
         for key, value in info.items():
+            if _names_a_mask(key, info):
+                continue
             column = self._scalar_columns.get((key, type(value)))
             signature = None
             if column is None or type(value) is int:
@@ -210,11 +222,26 @@ class InfoColumns:
             if signature is not None and signature not in self._announced:
                 self._announced.add(signature)
                 self.announcements.append(signature)
-            self.odd.setdefault(row, {})[key] = value
+            self.odd.setdefault(row, {})[key] = own_copy(value)
 
 
-_SCALAR_CODES: dict[type, str] = {bool: "|b1", int: "<i8", float: "<f8"}
+#: Python's numbers have columns of their own, so that they come back as what they were.
+_SCALAR_CODES: dict[type, str] = {bool: "bool", int: "int", float: "float"}
+_CODE_DTYPES = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 _INT64_LIMIT = 2**63
+
+
+def dtype_of(signature: Signature) -> np.dtype[Any]:
+    """Dtype of a column."""
+    return _CODE_DTYPES.get(signature[1]) or np.dtype(signature[1])
+
+
+def value_in(signature: Signature, values: Array, row: int) -> Any:
+    """A row of a column as the env gave it: a Python number, a NumPy one or an array (a copy)."""
+    value = values[row]
+    if signature[1] in _CODE_DTYPES:
+        return value.item()
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def signature_of(key: Any, value: Any) -> Signature | None:

@@ -16,7 +16,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from vecenv.buffers import Block, Layout
-from vecenv.infos import Signature
+from vecenv.infos import Signature, dtype_of
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +34,7 @@ class WorkerConfig:
         worker_index: which worker it is.
         autoreset_mode: what happens when an episode ends.
         restart_seeds: after a restart, one seed per env for the reset that is due; None: the first start.
+        last_observations: after a restart, by env, where observations are objects.
     """
 
     env_fns: tuple[bytes, ...]
@@ -41,6 +42,7 @@ class WorkerConfig:
     worker_index: int
     autoreset_mode: AutoresetMode
     restart_seeds: tuple[int | None, ...] | None = None
+    last_observations: dict[int, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,5 @@ def column_arrays(
         values: `[num_envs, ...]`.
         mask: `[num_envs]` bool.
     """
-    _, dtype, shape = signature
-    values: Array = np.ndarray((num_envs, *shape), np.dtype(dtype), arena.data, values_offset)
+    values: Array = np.ndarray((num_envs, *signature[2]), dtype_of(signature), arena.data, values_offset)
     return values, np.ndarray((num_envs,), np.bool_, arena.data, mask_offset)

@@ -1,10 +1,10 @@
 """Workers that die or take too long, and what `on_worker_failure="restart"` does about them.
 
-A dead worker is replaced by a new process that builds the same envs. In the call in which this happens every env of
-that worker returns its last known observation, reward 0, ``truncated=True`` and ``infos["worker_restarted"]``, and no
-`episode` entry. Then the autoreset mode does what it does after any truncation, with a seed derived from
-`SeedSequence((seed, env index, restart count))`, so that a run with the same deaths gives the same results. A worker
-that dies three times without finishing a step is given up.
+A dead worker is replaced by a new process that builds the same envs. In the step in which this happens (or the next one
+that an env takes part in) every env of that worker returns its last known observation, reward 0, ``truncated=True`` and
+``infos["worker_restarted"]``, and no `episode` entry. Then the autoreset mode does what it does after any truncation,
+with a seed derived from `SeedSequence((seed, env index, restart count))`, so that a run with the same deaths gives the
+same results. A worker that dies three times without finishing a step is given up until the user resets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vecenv.channel import dumps
-from vecenv.errors import WorkerDied, env_error
+from vecenv.errors import EnvError, WorkerDied, env_error
 from vecenv.protocol import BlockPlan, WorkerConfig
 from vecenv.worker_group import WorkerGroup
 from vecenv.worker_settings import WorkerSettings
@@ -42,6 +43,8 @@ class Recovery:
         self._strikes = [0] * len(group.rows)
         self._restarts = [0] * len(group.rows)
         self._started = 0.0
+        # Why the envs of a worker could not be built again.
+        self._causes: dict[int, EnvError] = {}
 
     @property
     def restarts(self) -> bool:
@@ -74,19 +77,23 @@ class Recovery:
             if self._strikes[worker] and not set(rows) & set(restarted) and not only_reset[rows].all():
                 self._strikes[worker] = 0
 
-    def replace_dead(self, seeds: Sequence[int | None], plan: BlockPlan) -> list[int]:
+    def forgive(self) -> None:
+        """The user resets: a worker that was given up is tried again."""
+        self._strikes = [0] * len(self._strikes)
+
+    def replace_dead(self, seeds: Sequence[int | None], plan: BlockPlan, objects: dict[int, Any] | None) -> list[int]:
         """Replace every dead worker by a new one that has built its envs.
 
         Args:
             seeds: what each env was seeded with, None where it was not.
             plan: of the shared block, for the new workers.
+            objects: last known observations, where those are objects.
 
         Returns:
             The workers that were replaced.
 
         Raises:
             WorkerDied: one died too often.
-            EnvError: an env cannot be built any more.
         """
         replaced = []
         while self._group.deaths:
@@ -94,23 +101,32 @@ class Recovery:
             self._strikes[worker] += 1
             self._restarts[worker] += 1
             if self._strikes[worker] >= STRIKES:
-                raise WorkerDied(
-                    death.env_indices, death.pid, death.exitcode, f"{death.doing}, {STRIKES} times in a row"
-                )
-            if self._start_again(worker, seeds, plan) and worker not in replaced:
+                cause = self._causes.pop(worker, None)
+                why = "" if cause is None else f" ({cause.failures[0].type_name}: {cause.failures[0].message})"
+                doing = f"{death.doing}{why}, {STRIKES} times in a row"
+                raise WorkerDied(death.env_indices, death.pid, death.exitcode, doing) from cause
+            if self._start_again(worker, seeds, plan, objects) and worker not in replaced:
                 replaced.append(worker)
         return replaced
 
-    def _start_again(self, worker: int, seeds: Sequence[int | None], plan: BlockPlan) -> bool:
+    def _start_again(
+        self, worker: int, seeds: Sequence[int | None], plan: BlockPlan, objects: dict[int, Any] | None
+    ) -> bool:
         count = self._restarts[worker]
         derived = tuple(derived_seed(seeds[row], row, count) for row in self._group.rows[worker])
-        self._group.replace(worker, replace(self._config_of(worker), restart_seeds=derived))
+        rows = self._group.rows[worker]
+        last = None if objects is None else {row: objects[row] for row in rows if row in objects}
+        config = replace(self._config_of(worker), restart_seeds=derived, last_observations=last)
+        self._group.replace(worker, config)
         try:
             kind, value = self._group.first_message(worker)
         except WorkerDied:
             return False
         if kind == "failed":
-            raise env_error(value, "construction") from value[0].exception
+            self._causes[worker] = env_error(value, "construction")
+            self._group.processes[worker].join(1.0)
+            self._group.note_death(worker, "construction")
+            return False
         self._group.send(worker, dumps(plan), "construction")
         self._group.wait("construction", None, [worker])
         return worker not in self._group.deaths

@@ -87,6 +87,7 @@ class SendRecvVecEnv(VecEnv):
             EnvError: an env raised; the others stay to be received. Reset the failed one to go on.
         """
         self._check_open("recv")
+        self._check_out(out, self.batch_size)
         if self._whole_sent:
             result = self._end_step(timeout, out)
             self._received = list(range(self.num_envs))

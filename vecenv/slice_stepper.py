@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,8 +13,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from vecenv.batch import BatchArrays
-from vecenv.env_failures import ENV_EXCEPTIONS, RowError, SliceFailed, env_failure
+from vecenv.env_failures import SliceFailed, env_failure
 from vecenv.errors import EnvFailure
+from vecenv.infos import own_copy
 from vecenv.spaces import copy_arrays, map_arrays, write_array, write_value
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -32,22 +32,26 @@ class _StepRecord:
     """What the envs of a slice gave in one step, gathered before it is written to arrays at once.
 
     Attributes:
+        whole: whether all envs were stepped (into the next slot) or some alone (in their slot).
         rewards: one per env, in the order of stepping.
         raw_rewards: likewise, the same list where envs do not tell them apart.
         ends: (row, terminated, truncated) of the few rows where either is set.
         episodes: rows whose episode (whole game) ended.
         resets: rows that were only reset.
+        lost: rows whose episode a restart of the worker has cut off.
         failures: of envs that raised.
     """
 
-    __slots__ = ("ends", "episodes", "failures", "raw_rewards", "resets", "rewards")
+    __slots__ = ("ends", "episodes", "failures", "lost", "raw_rewards", "resets", "rewards", "whole")
 
-    def __init__(self, count: int, separate_raw_rewards: bool) -> None:
+    def __init__(self, count: int, separate_raw_rewards: bool, whole: bool) -> None:
+        self.whole = whole
         self.rewards: list[Any] = [0.0] * count
         self.raw_rewards: list[Any] = [0.0] * count if separate_raw_rewards else self.rewards
         self.ends: list[tuple[int, Any, Any]] = []
         self.episodes: list[int] = []
         self.resets: list[int] = []
+        self.lost: list[int] = []
         self.failures: list[EnvFailure] = []
 
 
@@ -74,6 +78,7 @@ class SliceStepper:
         self._restart_seeds: dict[int, int | None] = {}
         self._writes_in_place: dict[int, bool] = {}
         self._counts_games: dict[int, bool] = {}
+        self._lost: set[int] = set()
         self.objects: dict[int, Any] | None = None
         self.final_objects: dict[int, Any] = {}
         self.step_seconds: Any = None
@@ -96,6 +101,7 @@ class SliceStepper:
         self._slots: list[Any] = [None] * slots
         if observation_space is None:
             self.objects = {}
+            self._writes_in_place = dict.fromkeys(self.rows, False)
         else:
             self._observation_space = observation_space
             self._slots = [
@@ -111,7 +117,8 @@ class SliceStepper:
         self.envs[row] = env
         self._pending[row] = pending
         self._restart_seeds[row] = None
-        self._writes_in_place[row] = hasattr(env, "step_into")
+        # Asked of the class: a wrapper that forwards attributes has methods of its own that must not be passed by.
+        self._writes_in_place[row] = self.objects is None and hasattr(type(env), "step_into")
         self._counts_games[row] = _counts_games(env)
         self._note_rows()
 
@@ -126,10 +133,16 @@ class SliceStepper:
         self._separate_raw_rewards = any(self._counts_games[row] for row in self.rows)
         self.own = index_of(self.rows)
 
-    def expect_reset(self, seeds: Sequence[int | None]) -> None:
-        """After a restart: every row begins a new episode at its next call, with these seeds unless told others."""
+    def take_over(self, seeds: Sequence[int | None], objects: dict[int, Any] | None) -> None:
+        """Stand in for a worker that died: every row reports at its next step that its episode was cut off.
+
+        Args:
+            seeds: one per row, for the reset that follows.
+            objects: last known observations, where those are objects.
+        """
         self._restart_seeds = dict(zip(self.rows, seeds, strict=True))
-        self._pending = dict.fromkeys(self.rows, True)
+        self._lost = set(self.rows)
+        self._last_objects = objects or {}
 
     # -- reset -------------------------------------------------------------------------------------------------------
 
@@ -150,9 +163,11 @@ class SliceStepper:
         arrays = self.arrays
         failures = []
         for row, seed in zip(rows, seeds, strict=True):
+            self._lost.discard(row)
             try:
-                self._reset_row(row, slot, seed=seed, options=options)
-            except ENV_EXCEPTIONS as exception:
+                # each env its own options: one that changes them must not change the others', or the caller's
+                self._reset_row(row, slot, seed=seed, options=own_copy(options))
+            except BaseException as exception:
                 failures.append(env_failure(row, exception))
             self._pending[row] = False
             arrays.rewards[row] = 0.0
@@ -194,9 +209,10 @@ class SliceStepper:
         Raises:
             SliceFailed: some envs raised; their rows hold nothing of use.
         """
+        whole = rows is None
         own: Any = self.own if rows is None else rows
         rows = self.rows if rows is None else rows
-        record = _StepRecord(len(rows), self._separate_raw_rewards)
+        record = _StepRecord(len(rows), self._separate_raw_rewards, whole)
         self.arrays.final_mask[own] = False
         for place, row in enumerate(rows):
             try:
@@ -206,16 +222,16 @@ class SliceStepper:
                     start = time.perf_counter()
                     self._step_row(place, row, slot, actions[place], record)
                     self.step_seconds[row] += 0.1 * (time.perf_counter() - start - self.step_seconds[row])
-            except ENV_EXCEPTIONS as exception:
+            except BaseException as exception:
                 record.failures.append(env_failure(row, exception))
-        try:
-            self._write_record(record, own)
-        except RowError as error:
-            record.failures.append(env_failure(rows[error.place], error))
+        self._write_record(record, rows, own)
         if record.failures:
             raise SliceFailed(record.failures)
 
     def _step_row(self, place: int, row: int, slot: int, action: Any, record: _StepRecord) -> None:
+        if self._lost and row in self._lost:
+            self._report_loss(row, slot, record)
+            return
         if self._pending[row] and self._next_step:
             record.resets.append(row)
             self._reset_row(row, slot)
@@ -242,6 +258,21 @@ class SliceStepper:
         if info:
             self._infos.record(row, info)
 
+    def _report_loss(self, row: int, slot: int, record: _StepRecord) -> None:
+        """Say that the episode was cut off: last known observation, reward 0, truncated; then what the mode does."""
+        self._lost.discard(row)
+        if self.objects is not None:
+            self.objects[row] = self._last_objects.get(row)
+        elif record.whole:
+            copy_arrays(self._slots[slot], self._slots[slot - 1], [row])
+        record.ends.append((row, False, True))
+        record.lost.append(row)
+        if self._same_step:
+            self._reset_same_step(row, slot, {})
+        else:
+            self._pending[row] = True
+        self._infos.record(row, {"worker_restarted": True})
+
     def _count_game(self, place: int, row: int, truncated: Any, record: _StepRecord) -> None:
         """Take raw reward and the end of the game from an env that tells them apart from what the agent sees."""
         if not self._counts_games[row]:
@@ -265,7 +296,7 @@ class SliceStepper:
                 map_arrays(self._slots[slot], lambda array: array[row : row + 1]),
             )
         arrays.final_mask[row] = True
-        self._infos.record(row, {"final_info": _snapshot(info)})
+        self._infos.record(row, {"final_info": own_copy(info)})
         self._reset_row(row, slot)
 
     def _write(self, slot: int, row: int, observation: Any) -> None:
@@ -280,24 +311,29 @@ class SliceStepper:
             else:
                 write_array(out, row, observation)
         elif self.objects is not None:
-            self.objects[row] = _snapshot(observation)
+            self.objects[row] = own_copy(observation)
         else:
             write_value(self._observation_space, self._slots[slot], row, observation)
 
-    def _write_record(self, record: _StepRecord, own: Any) -> None:
+    def _write_record(self, record: _StepRecord, rows: Sequence[int], own: Any) -> None:
         """Write a step into the arrays: whole columns first, the few special rows after.
 
         Args:
             record: what the envs gave.
-            own: index of the rows that were stepped.
+            rows: rows that were stepped.
+            own: the same as an index into arrays.
         """
         arrays = self.arrays
-        rewards = numbers(record.rewards)
+        rewards, wrong = numbers(record.rewards)
+        for place in wrong:
+            reward = record.rewards[place]
+            error = ValueError(f"expected a single number as reward, got {reward!r}")
+            record.failures.append(env_failure(rows[place], error))
         arrays.rewards[own] = rewards
         arrays.terminations[own] = False
         arrays.truncations[own] = False
         arrays.episode_ended[own] = False
-        arrays.returns[own] += numbers(record.raw_rewards) if self._separate_raw_rewards else rewards
+        arrays.returns[own] += numbers(record.raw_rewards)[0] if self._separate_raw_rewards else rewards
         arrays.lengths[own] += 1
         for row in record.resets:
             arrays.lengths[row] -= 1
@@ -305,6 +341,8 @@ class SliceStepper:
             arrays.terminations[row], arrays.truncations[row] = terminated, truncated
         for row in record.episodes:
             self._end_episode(row)
+        for row in record.lost:
+            arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, time.monotonic()
 
     def _end_episode(self, row: int) -> None:
         arrays, now = self.arrays, time.monotonic()
@@ -323,35 +361,29 @@ def index_of(rows: Sequence[int]) -> Any:
     return list(rows)
 
 
-def numbers(values: list[Any]) -> npt.NDArray[np.float64]:
+def numbers(values: list[Any]) -> tuple[npt.NDArray[np.float64], list[int]]:
     """One number per env; rewards of shape (1,) count as numbers, on every step alike.
 
-    Raises:
-        RowError: a value that is no single number.
+    Returns:
+        The numbers, 0 where a value is no single number, and the places of those values.
     """
     try:
         plain = np.array(values)  # without a dtype: None and text would quietly become numbers
         if plain.ndim == 1 and plain.dtype.kind in "biuf":
-            return plain.astype(np.float64, copy=False)
+            return plain.astype(np.float64, copy=False), []
     except (TypeError, ValueError):
         pass
-    array = np.zeros(len(values), np.float64)
+    array, wrong = np.zeros(len(values), np.float64), []
     for place, value in enumerate(values):
         single = np.asarray(value)
         if single.size != 1 or single.dtype.kind not in "biuf":
-            raise RowError(place, f"expected a single number as reward, got {value!r}")
-        array[place] = single.reshape(())[()]
-    return array
+            wrong.append(place)
+        else:
+            array[place] = single.reshape(())[()]
+    return array, wrong
 
 
 def _counts_games(env: gym.Env[Any, Any]) -> bool:
     """Whether the env tells raw rewards and the end of whole games apart from what the agent sees."""
     base = env.unwrapped
     return hasattr(base, "unclipped_reward") and hasattr(base, "game_over")
-
-
-def _snapshot(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # an object that cannot be copied: its identity is all that there is to keep
-        return dict(value) if isinstance(value, dict) else value

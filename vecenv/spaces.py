@@ -55,7 +55,8 @@ def _(space: Space[Any], allocate: Allocate, name: str = "") -> Array:
 
 @allocate_batch.register(Dict)
 def _(space: Dict, allocate: Allocate, name: str = "") -> dict[str, Any]:
-    return {key: allocate_batch(part, allocate, f"{name}.{key}") for key, part in space.spaces.items()}
+    parts = enumerate(space.spaces.items())  # numbered: keys may hold dots, or be 1 and "1"
+    return {key: allocate_batch(part, allocate, f"{name}.{index}") for index, (key, part) in parts}
 
 
 @allocate_batch.register(Tuple)

@@ -144,10 +144,9 @@ class SubprocVecEnv(WorkerRows):
         self._plan = BlockPlan(layout, self.num_envs, self.settings.slots, *spaces, measures=own.balance)
         self._recovery = Recovery(self._group, self._config_of, own)
         self._balancer = Balancer(self._group, self._control.step_seconds) if own.balance else None
-        self._lost: set[int] = set()
+        self._sent_at: dict[int, float] = {}
         self._group.attach(self._control)
         self._sequence, self._steps = 1, 0
-        self._restarted: list[int] = []
         self._control.sequence[0] = self._sequence
         self._doing = "construction"
         for worker in range(self.num_workers):
@@ -174,6 +173,7 @@ class SubprocVecEnv(WorkerRows):
             multiprocessing.TimeoutError: it is not done yet.
         """
         self._check_pending(AsyncState.WAITING_RESET, "reset")
+        self._check_out(out)
         return self._end_reset(timeout, out)
 
     def step_async(self, actions: Any) -> None:
@@ -184,11 +184,13 @@ class SubprocVecEnv(WorkerRows):
     def step_wait(self, timeout: float | None = None, out: Any = None) -> StepResult:
         """Wait for `step_async`; arguments as for `reset_wait`."""
         self._check_pending(AsyncState.WAITING_STEP, "step")
+        self._check_out(out)
         return self._end_step(timeout, out)
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
         """Start a call; `call_wait` gives its results. Arguments as for `call`."""
         self._check_idle("call")
+        self._check_not_outstanding("call", range(self.num_envs))
         check_callable_name(name)
         self._doing = f"call({name!r})"
         message = dumps(("call", name, args, kwargs))
@@ -212,11 +214,13 @@ class SubprocVecEnv(WorkerRows):
         out: Any = None,
     ) -> tuple[Any, Infos]:
         """Begin new episodes; see `VecEnv.reset`."""
+        self._check_out(out)
         self.reset_async(seed, options)
         return self.reset_wait(None, out)
 
     def step(self, actions: Any, out: Any = None) -> StepResult:
         """Step every env once; see `VecEnv.step`."""
+        self._check_out(out)
         self.step_async(actions)
         return self.step_wait(None, out)
 
@@ -228,6 +232,7 @@ class SubprocVecEnv(WorkerRows):
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env where it lives."""
         self._check_idle("set_attr")
+        self._check_not_outstanding("set_attr", range(self.num_envs))
         each = values_per_env(name, values, self.num_envs)
         self._doing = f"set_attr({name!r})"
         messages = [dumps(("set_attr", name, [each[row] for row in own])) for own in self._group.rows]

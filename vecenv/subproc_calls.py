@@ -7,19 +7,19 @@ from multiprocessing import TimeoutError
 from typing import Any
 
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from vecenv.balance import Balancer
 from vecenv.channel import dumps
+from vecenv.env_failures import env_failure
 from vecenv.errors import EnvFailure, WorkerDied, env_error
-from vecenv.info_arena import InfoArena
-from vecenv.infos import Infos, add_info
+from vecenv.info_arena import InfoArena, RowInfoError
+from vecenv.infos import Infos
 from vecenv.protocol import BlockPlan, Control
 from vecenv.recovery import Recovery
 from vecenv.send_recv import SendRecvVecEnv
-from vecenv.spaces import copy_arrays, map_arrays
 from vecenv.worker_group import WorkerGroup
 
 
@@ -37,6 +37,9 @@ class WorkerCalls(SendRecvVecEnv):
     # Numbers of the newest call and the newest whole step, as they stand in the block.
     _sequence: int
     _steps: int
+    # What the newest reset asked each worker for, and its rows.
+    _resets: list[bytes]
+    _reset_rows: list[int]
 
     @property
     def num_workers(self) -> int:
@@ -51,6 +54,8 @@ class WorkerCalls(SendRecvVecEnv):
             rows = own if selected is None else [row for row in own if selected[row]]
             self._resets.append(dumps(("reset", slot, rows, [seeds[row] for row in rows], options)))
         self._doing = "reset"
+        self._reset_rows = list(range(self.num_envs)) if selected is None else selected.nonzero()[0].tolist()
+        self._recovery.forgive()
         self._send(self._resets, AsyncState.WAITING_RESET)
 
     def _move_env(self) -> None:
@@ -101,7 +106,6 @@ class WorkerCalls(SendRecvVecEnv):
             self._group.send(worker, message, self._doing)
 
     def _receive(self, timeout: float | None) -> Infos:
-        infos: Infos = {}
         odd: dict[int, dict[str, Any]] = {}
         for messages in self._finish(timeout):
             for kind, value in messages:
@@ -109,12 +113,12 @@ class WorkerCalls(SendRecvVecEnv):
                     odd.update(value)
                 elif kind in ("observations", "final"):
                     self._take_objects(kind, value)
-        for row in self._restarted:
-            odd.setdefault(row, {})["worker_restarted"] = True
-        for row in sorted(odd):
-            add_info(infos, odd[row], row, self.num_envs)
-        self._arena.collect(infos)
-        return infos
+        try:
+            return self._arena.collect(odd)
+        except RowInfoError as error:
+            failures = [env_failure(error.row, error.__cause__ or error)]
+            self._note_failures([error.row], self._reset_rows if self._doing == "reset" else ())
+            raise env_error(failures, self._doing) from error.__cause__
 
     def _finish(self, timeout: float | None) -> list[list[tuple[str, Any]]]:
         """Wait for all workers and give their messages; raises what the envs raised."""
@@ -125,7 +129,6 @@ class WorkerCalls(SendRecvVecEnv):
             )
         self._state = AsyncState.DEFAULT
         restarted = self._recover_call() if self._group.deaths else []
-        self._restarted = restarted if self._doing == "step" else []
         if self._doing == "step" and self._recovery.restarts:
             self._recovery.note_finished_step(self._done, restarted)
         replies = self._group.take_messages()
@@ -140,7 +143,8 @@ class WorkerCalls(SendRecvVecEnv):
                     self._add_columns(value)
         if failures:
             if self._doing in ("reset", "step"):
-                self._note_failures(failure.env_index for failure in failures)
+                resets = self._reset_rows if self._doing == "reset" else ()
+                self._note_failures((failure.env_index for failure in failures), resets)
             raise env_error(failures, self._doing) from failures[0].exception
         return replies
 
@@ -169,15 +173,12 @@ class WorkerCalls(SendRecvVecEnv):
         if self._doing not in ("reset", "step"):
             death = next(iter(self._group.deaths.values()))  # replaced at the next step or reset
             raise WorkerDied(death.env_indices, death.pid, death.exitcode, self._doing)
-        slot = self._next_slot()
         restarted: set[int] = set()
         while self._group.deaths:
-            for worker in self._recovery.replace_dead(self._seeds, self._current_plan()):
+            for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):
                 restarted.update(self._group.rows[worker])
-                if self._doing == "reset":
-                    self._ask(worker, self._resets[worker])
-                else:
-                    self._truncate(worker, slot)
+                self._arena.clear(self._group.rows[worker])
+                self._ask(worker, self._resets[worker] if self._doing == "reset" else dumps(("step",)))
         return sorted(restarted)
 
     def _ask(self, worker: int, message: bytes) -> dict[int, Any]:
@@ -191,24 +192,6 @@ class WorkerCalls(SendRecvVecEnv):
                 results.update(value)
         return results
 
-    def _truncate(self, worker: int, slot: int) -> None:
-        """Fill the rows of a replaced worker: last known observation, reward 0, truncated; then reset if it is due."""
-        rows, arrays = self._group.rows[worker], self._arrays
-        if self._objects is None:
-            last = map_arrays(arrays.observations, lambda array: array[self.slot].copy())
-            copy_arrays(map_arrays(arrays.observations, lambda array: array[slot]), last, rows)
-        arrays.rewards[rows], arrays.terminations[rows], arrays.truncations[rows] = 0.0, False, True
-        arrays.episode_ended[rows], arrays.returns[rows], arrays.lengths[rows] = False, 0.0, 0
-        arrays.final_mask[rows] = False
-        self._arena.clear(rows)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            if self._objects is None:
-                copy_arrays(arrays.final_observations, last, rows)
-            else:
-                self._final_objects.update({row: self._objects[row] for row in rows if row in self._objects})
-            self._ask(worker, dumps(("reset", slot, rows, [None] * len(rows), None)))
-            arrays.final_mask[rows], arrays.truncations[rows] = True, True
-
     def _take_objects(self, kind: str, value: dict[int, Any]) -> None:
         target = self._objects if kind == "observations" else self._final_objects
         for row, observation in value.items():
@@ -221,6 +204,13 @@ class WorkerCalls(SendRecvVecEnv):
             message = dumps(("column", *column))
             for worker in range(self.num_workers):
                 self._group.send(worker, message, self._doing)
+
+    def _check_open(self, doing: str) -> None:
+        super()._check_open(doing)
+        if not self._group.belongs_here:
+            raise ClosedEnvironmentError(
+                f"`{doing}` was called in a fork of the process that the vector env belongs to; build another one here"
+            )
 
     def _check_idle(self, doing: str) -> None:
         self._check_open(doing)

@@ -10,14 +10,16 @@ from vecenv.channel import dumps
 from vecenv.errors import EnvFailure, env_error
 from vecenv.protocol import RESET_ROW, STEP_ROW
 from vecenv.subproc_calls import WorkerCalls
+from vecenv.worker_settings import WorkerSettings
 
 
 class WorkerRows(WorkerCalls):
     """What `SubprocVecEnv` does for `send` and `recv`."""
 
+    _worker_settings: WorkerSettings
     _row_records: dict[int, dict[str, Any] | EnvFailure]
-    # Envs whose worker was replaced since they were received last: truncated when they are sent next.
-    _lost: set[int]
+    # When each outstanding env was sent, in seconds of the monotonic clock.
+    _sent_at: dict[int, float]
 
     # -- single rows, as VecEnv asks for them ------------------------------------------------------------------------
 
@@ -45,13 +47,12 @@ class WorkerRows(WorkerCalls):
     def _request_rows(self, rows: list[int], kind: int) -> None:
         control = self._control
         control.slot[0] = self.slot
-        self._complete_lost(rows)
-        rows = [row for row in rows if row not in self._row_records]
         control.kinds[rows] = kind
-        number = int(control.requested.max())
+        number, now = int(control.requested.max()), time.monotonic()
         for row in rows:
             number += 1
             control.requested[row] = number
+            self._sent_at[row] = now
         for worker, own in enumerate(self._group.rows):
             count = len(set(own).intersection(rows))
             if count:
@@ -59,11 +60,16 @@ class WorkerRows(WorkerCalls):
                 self._group.wake(worker)
 
     def _receive_rows(self, outstanding: list[int], count: int, timeout: float | None) -> list[int]:
-        done = self._group.wait_for_rows(outstanding, count, "recv", timeout)
-        if self._group.deaths:
+        limit = self._time_left(outstanding)
+        shorter = limit is not None and (timeout is None or limit < timeout)
+        start = time.monotonic()
+        done = self._group.wait_for_rows(outstanding, count, "recv", limit if shorter else timeout)
+        if self._group.deaths or (len(done) < count and shorter):
+            self._end_late_workers(outstanding)
             self._raise_deaths()
-            self._recover_rows(outstanding)
-            return self._receive_rows(outstanding, count, timeout)
+            self._recover_rows()
+            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
+            return self._receive_rows(outstanding, count, left)
         if len(done) < count:
             raise TimeoutError(
                 f"`recv` had {len(done)} of {count} environments after {timeout} seconds; nothing is lost"
@@ -77,22 +83,37 @@ class WorkerRows(WorkerCalls):
                 self._take_row_message(kind, value)
         return chosen
 
-    def _recover_rows(self, outstanding: list[int]) -> None:
-        """Replace workers that died while rows were outstanding; rows that were not are truncated when sent next."""
-        self._doing = "recv"
-        for worker in self._recovery.replace_dead(self._seeds, self._current_plan()):
-            self._truncate(worker, self.slot)
-            rows = set(self._group.rows[worker])
-            self._lost |= rows
-            self._complete_lost([row for row in outstanding if row in rows])
+    def _late_at(self, rows: list[int]) -> dict[int, float]:
+        """When each worker with unfinished rows is late: `step_timeout` after its last sign of progress."""
+        late: dict[int, float] = {}
+        limit = self._worker_settings.step_timeout
+        if limit is None:
+            return late
+        control = self._control
+        for worker, own in enumerate(self._group.rows):
+            waiting = [row for row in own if row in rows and control.completed[row] != control.requested[row]]
+            if waiting:
+                begun = min(self._sent_at[row] for row in waiting)
+                late[worker] = max(begun, float(control.finished[own].max())) + limit
+        return late
 
-    def _complete_lost(self, rows: list[int]) -> None:
-        """Finish rows whose worker was replaced since they were received last, without asking anyone."""
-        for row in self._lost.intersection(rows):
-            self._lost.discard(row)
-            self._control.completed[row] = self._control.requested[row]
-            self._control.finished[row] = time.monotonic()
-            self._row_records[row] = {"worker_restarted": True}
+    def _time_left(self, rows: list[int]) -> float | None:
+        late = self._late_at(rows)
+        return max(0.0, min(late.values()) - time.monotonic()) if late else None
+
+    def _end_late_workers(self, rows: list[int]) -> None:
+        for worker, moment in self._late_at(rows).items():
+            if worker not in self._group.deaths and moment <= time.monotonic():
+                self._group.processes[worker].kill()
+                self._group.note_death(worker, "recv (longer than step_timeout)")
+
+    def _recover_rows(self) -> None:
+        """Replace workers that died while rows were outstanding; the new ones go on with what is asked of those."""
+        self._doing = "recv"
+        while self._group.deaths:
+            for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):
+                self._arena.clear(self._group.rows[worker])
+                self._group.wake(worker)
 
     def _take_row_message(self, kind: str, value: Any) -> None:
         if kind == "failed":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy as copying
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from vecenv.buffers import Block, Layout
 from vecenv.env_failures import SliceFailed
 from vecenv.env_slice import EnvSlice, build_envs
 from vecenv.errors import EnvFailure, env_error
-from vecenv.infos import InfoBatch, Infos
+from vecenv.infos import InfoBatch, Infos, own_copy
 from vecenv.send_recv import SendRecvVecEnv
 from vecenv.settings import ObservationMode, VectorSettings, describe_env, joined_descriptions
 
@@ -87,7 +86,7 @@ class SyncVecEnv(SendRecvVecEnv):
         if self._rows_alone:
             known = self._row_records.setdefault(row, {})
             if isinstance(known, dict):
-                known.update(copying.deepcopy(info))
+                known.update({key: own_copy(value) for key, value in info.items()})
         else:
             self._infos.record(row, info)
 
@@ -97,7 +96,7 @@ class SyncVecEnv(SendRecvVecEnv):
             rows = selected.nonzero()[0].tolist()
             self._slice.keep_observations(slot)
         chosen = [seeds[row] for row in rows]
-        self._run("reset", lambda: self._slice.reset(slot, rows, chosen, options))
+        self._run("reset", lambda: self._slice.reset(slot, rows, chosen, options), rows)
 
     def _send_step(self, slot: int, wide: bool) -> None:
         actions = self._actions(wide)
@@ -106,19 +105,20 @@ class SyncVecEnv(SendRecvVecEnv):
     def _actions(self, wide: bool) -> list[Any]:
         if not self._actions_fixed:
             return list(self._action_objects)
-        return split_actions(self.single_action_space, self._arrays.actions, wide)
+        return split_actions(self.single_action_space, self._arrays.actions, wide, slice(None), self.num_envs)
 
     def _receive(self, timeout: float | None) -> Infos:
         infos: Infos = self._infos.take()
         return infos
 
-    def _run(self, doing: str, function: Callable[[], Any]) -> Any:
+    def _run(self, doing: str, function: Callable[[], Any], resets: Iterable[int] = ()) -> Any:
+        self._infos.take()  # what an interrupted call may have left
         try:
             return function()
         except SliceFailed as failed:
             self._infos.take()
             if doing in ("reset", "step"):
-                self._note_failures(failure.env_index for failure in failed.failures)
+                self._note_failures((failure.env_index for failure in failed.failures), resets)
             raise env_error(failed.failures, doing) from failed.failures[0].exception
 
     def _send_rows(self, rows: list[int], wide: bool) -> None:
@@ -152,15 +152,15 @@ class SyncVecEnv(SendRecvVecEnv):
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute, through wrappers."""
         self._check_open("call")
+        self._check_not_outstanding("call", range(self.num_envs))
         check_callable_name(name)
-        return tuple(
-            self._run(f"call({name!r})", lambda row=row: self._slice.call(name, row, args, kwargs))  # type: ignore[misc]
-            for row in range(self.num_envs)
-        )
+        results = self._run(f"call({name!r})", lambda: self._slice.call(name, args, kwargs))
+        return tuple(results[row] for row in range(self.num_envs))
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env where it lives."""
         self._check_open("set_attr")
+        self._check_not_outstanding("set_attr", range(self.num_envs))
         each = values_per_env(name, values, self.num_envs)
         self._run(f"set_attr({name!r})", lambda: self._slice.set_attr(name, each))
 

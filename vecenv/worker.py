@@ -5,6 +5,7 @@ The worker shares no lock with anyone; see `vecenv.protocol` for what it and the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -48,6 +49,8 @@ def worker_main(descriptors: Sequence[int]) -> None:
     random.seed()
     np.random.seed()  # noqa: NPY002 - it is the global generator that user code may draw from
     channel = Channel(socket.socket(fileno=channel_fd))
+    # A process that an env forks must not keep them: the caller would not see this worker end.
+    os.register_at_fork(after_in_child=lambda: _close_all(channel, descriptors[1:]))
     try:
         config: WorkerConfig = channel.receive()
         worker = _Worker(config, channel, Signal(command_fd, answer_fd), block_fd)
@@ -55,6 +58,13 @@ def worker_main(descriptors: Sequence[int]) -> None:
             worker.run()
     except (EOFError, ConnectionError):
         pass  # the user's process has let go of the channel
+
+
+def _close_all(channel: Channel, descriptors: Sequence[int]) -> None:
+    channel.close()
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 class _Worker:
@@ -65,7 +75,7 @@ class _Worker:
         self._block_fd = block_fd
         self._infos = InfoColumns()
         self._last_step = 0
-        self._row_requests_seen = 0
+        self._row_requests_seen = -1  # rows may be waiting since before a restart
         # Words of a reset of single rows, kept until those rows get their turn: seed and options by row.
         self._row_resets: dict[int, tuple[int | None, Any]] = {}
         # Actions of single rows that have no place in the block.
@@ -84,7 +94,7 @@ class _Worker:
             return False
         self._slice = EnvSlice(self._envs, config.autoreset_mode)
         if self._config.restart_seeds is not None:
-            self._slice.expect_reset(self._config.restart_seeds)
+            self._slice.take_over(self._config.restart_seeds, self._config.last_observations)
         self._channel.send_bytes(self._description())
         plan = self._channel.receive()
         if not isinstance(plan, BlockPlan):  # it is being closed instead
@@ -129,7 +139,6 @@ class _Worker:
         control = control_arrays(block)
         self._control = control
         self._last_step = int(control.step[0])
-        self._row_requests_seen = int(control.row_requests[self._config.worker_index])
         self._answer([])
 
     # -- serving -----------------------------------------------------------------------------------------------------
@@ -174,10 +183,12 @@ class _Worker:
             self._row_actions.update(value[0])
         elif word == "row_resets":
             self._row_resets.update(value[0])
+        elif word == "step":  # in place of one that the worker before this one did not finish
+            self._step()
         elif word == "reset":
             self._carry_out(lambda: self._reset(*value), whole=True)
         elif word == "call":
-            self._carry_out(lambda: self._call(*value))
+            self._carry_out(lambda: self._slice.call(*value))
         elif word == "set_attr":
             self._carry_out(lambda: self._slice.set_attr(*value))
         elif word == "get_state":
@@ -212,16 +223,15 @@ class _Worker:
         for row, state in states.items():
             self._slice.set_state(row, slot, state)
 
-    def _call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[int, Any]:
-        return {row: self._slice.call(name, row, arguments, keywords) for row in self._slice.rows}
-
     def _step(self) -> None:
         control, own = self._control, self._slice.own
         self._infos.begin(own)
         if self._action_space is None:
-            actions = [self._action_objects[row] for row in self._slice.rows]
+            actions = [self._action_objects.get(row) for row in self._slice.rows]
         else:
-            actions = split_actions(self._action_space, self._arrays.actions, bool(control.wide[0]), own)
+            actions = split_actions(
+                self._action_space, self._arrays.actions, bool(control.wide[0]), own, len(self._slice.rows)
+            )
         messages: list[Any] = []
         try:
             self._slice.step(int(control.slot[0]), actions)
@@ -273,7 +283,7 @@ class _Worker:
                 self._serve(*self._channel.receive())
             return self._row_actions.pop(row)
         wide = bool(self._control.wide_rows[row])
-        return split_actions(self._action_space, self._arrays.actions, wide, [row])[0]
+        return split_actions(self._action_space, self._arrays.actions, wide, [row], 1)[0]
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from gymnasium.error import ClosedEnvironmentError
+
 from vecenv.buffers import create_block_file, reserve_block
-from vecenv.channel import Channel, dumps
+from vecenv.channel import Channel, dumps, framed
 from vecenv.env_failures import unpack_failures
 from vecenv.errors import WorkerDied
 from vecenv.protocol import Control, WorkerConfig
@@ -96,7 +98,11 @@ class WorkerGroup:
                 self._worker_of[ours.fileno()] = worker
                 command_fd, answer_fd = self._commands[worker].read_fd, self._answers.write_fd
                 descriptors = [theirs.fileno(), lifeline, command_fd, answer_fd, self._block_fd]
-                _put(self.processes, worker, launch_worker(self._method, descriptors, self._preload))
+                process = launch_worker(self._method, descriptors, self._preload)
+                _put(self.processes, worker, process)
+                if process.pidfd is not None:  # a process forked by an env may hold the channel open after its death
+                    self._poller.register(process.pidfd, select.POLLIN)
+                    self._worker_of[process.pidfd] = worker
             finally:
                 os.close(lifeline)
 
@@ -107,9 +113,9 @@ class WorkerGroup:
             WorkerDied: the worker ended.
         """
         while not self._inboxes[worker]:
-            self._take_events(None, "construction")
             if worker in self.deaths:
                 raise self.deaths[worker]
+            self._take_events(None, "construction")
         message: tuple[str, Any] = self._inboxes[worker].pop(0)
         return message
 
@@ -132,10 +138,24 @@ class WorkerGroup:
 
     def send(self, worker: int, message: bytes, doing: str) -> None:
         """Send a pickled message to a worker; a death is noted in `deaths`."""
-        try:
-            self._channels[worker].send_bytes(message)
-        except OSError:
-            self._note_death(worker, doing)
+        if worker in self.deaths:
+            return
+        channel, left = self._channels[worker], memoryview(framed(message))
+        poller = select.poll()
+        poller.register(channel.fileno(), select.POLLIN | select.POLLOUT)
+        while left:
+            try:
+                left = left[channel.send_part(left) :]
+            except OSError:
+                self.note_death(worker, doing)
+            if not left or worker in self.deaths:
+                return
+            # A worker that is sending itself does not read before its own words have been taken.
+            for _, event in poller.poll(1000):
+                if event & ~select.POLLOUT:
+                    self._read_channel(worker, doing)
+            if not self.processes[worker].is_alive():
+                self.note_death(worker, doing)
 
     def wake(self, worker: int) -> None:
         """Wake a worker to look into the block."""
@@ -159,11 +179,13 @@ class WorkerGroup:
         """
         workers = range(len(self.rows)) if workers is None else workers
         deadline = None if timeout is None else time.monotonic() + timeout
+        looked = False
         while self._unanswered(workers) and not (self.deaths and self._stop_at_death):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if left == 0.0 and looked:
                 return False
             self._take_events(left, doing)
+            looked = left == 0.0
         return True
 
     def wait_for_rows(self, rows: Sequence[int], count: int, doing: str, timeout: float | None) -> list[int]:
@@ -174,12 +196,14 @@ class WorkerGroup:
         """
         control = self._attached
         deadline = None if timeout is None else time.monotonic() + timeout
+        looked = False
         while True:
             done = [row for row in rows if control.completed[row] == control.requested[row]]
-            left = None if deadline is None else deadline - time.monotonic()
-            if len(done) >= count or self.deaths or (left is not None and left <= 0):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if len(done) >= count or self.deaths or (left == 0.0 and looked):
                 return sorted(done, key=lambda row: float(control.finished[row]))
             self._take_events(left, doing)
+            looked = left == 0.0
 
     def take_messages(self) -> list[list[tuple[str, Any]]]:
         """Hand out the messages of all workers that have arrived; empty when there are none."""
@@ -221,31 +245,38 @@ class WorkerGroup:
 
     def _take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
-        for descriptor, _ in self._poller.poll(None if timeout is None else max(1, int(timeout * 1000) + 1)):
+        if timeout is not None:
+            timeout = timeout * 1000 if timeout * 1000 >= 1 else float(timeout > 0)
+        for descriptor, _ in self._poller.poll(timeout):
+            if self._closed:
+                raise ClosedEnvironmentError(f"`{doing}` was waited for while the vector env was closed")
             worker = self._worker_of.get(descriptor)
-            if worker is None:
-                if self._answers is not None:
-                    self._answers.clear()
-            else:
+            if worker is not None:
                 self._read_channel(worker, doing)
+                if descriptor == self.processes[worker].pidfd:
+                    self.note_death(worker, doing)
+            elif self._answers is not None:
+                self._answers.clear()
 
     def _read_channel(self, worker: int, doing: str) -> None:
         try:
             messages = self._channels[worker].read_available()
         except EOFError:
-            self._note_death(worker, doing)
+            self.note_death(worker, doing)
             return
         for data in messages:
             kind, value = pickle.loads(data)
             self._inboxes[worker].append((kind, unpack_failures(value) if kind == "failed" else value))
 
-    def _note_death(self, worker: int, doing: str) -> None:
+    def note_death(self, worker: int, doing: str) -> None:
+        """Note in `deaths` that a worker has ended; a second call does nothing."""
         if worker in self.deaths:
             return
-        process, channel = self.processes[worker], self._channels[worker]
+        process = self.processes[worker]
         process.join(1.0)
-        self._poller.unregister(channel.fileno())
-        self._worker_of.pop(channel.fileno(), None)
+        for descriptor in [known for known, of in self._worker_of.items() if of == worker]:
+            self._poller.unregister(descriptor)
+            self._worker_of.pop(descriptor)
         self.deaths[worker] = WorkerDied(self.rows[worker], process.pid, process.exitcode, doing)
 
     # -- restart -----------------------------------------------------------------------------------------------------

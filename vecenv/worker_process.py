@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 
 from vecenv.errors import UnknownSetting
-from vecenv.fork_server import end_process, fork_server, python_command, worker_environment
+from vecenv.fork_server import begin_process, end_process, fork_server, python_command, worker_environment
 
 START_METHODS = ("forkserver", "spawn", "fork")
 
@@ -41,6 +41,9 @@ class WorkerProcess:
         pid: process id.
         read_exit_code: asks whoever is the parent of the process for its exit status, None while unknown.
         daemon: kept for callers that look at it.
+
+    Attributes:
+        pidfd: descriptor that turns readable when the process ends; None where the system has none.
     """
 
     def __init__(self, pid: int, read_exit_code: Callable[[], int | None], daemon: bool = True) -> None:
@@ -48,21 +51,21 @@ class WorkerProcess:
         self.daemon = daemon
         self._read_exit_code = read_exit_code
         self._exit_code: int | None = None
-        self._pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        self.pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         self._gone = False
 
     def is_alive(self) -> bool:
         """Whether the process still runs."""
         if self._gone:
             return False
-        if self._pidfd is None:
+        if self.pidfd is None:
             try:
                 os.kill(self.pid, 0)
                 return self.exitcode is None
             except ProcessLookupError:
                 self._gone = True
         else:
-            self._gone = _readable(self._pidfd, 0.0)
+            self._gone = _readable(self.pidfd, 0.0)
         return not self._gone
 
     def join(self, timeout: float | None = None) -> bool:
@@ -75,8 +78,8 @@ class WorkerProcess:
             Whether it has ended.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._pidfd is not None and not self._gone:
-            self._gone = _readable(self._pidfd, timeout)
+        if self.pidfd is not None and not self._gone:
+            self._gone = _readable(self.pidfd, timeout)
             return self._gone
         while self.is_alive():
             if deadline is not None and time.monotonic() >= deadline:
@@ -103,8 +106,8 @@ class WorkerProcess:
         if not self.is_alive():
             return
         try:
-            if self._pidfd is not None:
-                signal.pidfd_send_signal(self._pidfd, number)
+            if self.pidfd is not None:
+                signal.pidfd_send_signal(self.pidfd, number)
             else:
                 os.kill(self.pid, number)
         except ProcessLookupError:
@@ -113,10 +116,10 @@ class WorkerProcess:
     def release(self) -> None:
         """Close what the handle holds; the exit status is read first."""
         _ = self.exitcode
-        if self._pidfd is not None:
+        if self.pidfd is not None:
             self.is_alive()
-            os.close(self._pidfd)
-            self._pidfd = None
+            os.close(self.pidfd)
+            self.pidfd = None
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
@@ -158,6 +161,7 @@ def _fork(descriptors: Sequence[int]) -> WorkerProcess:
     if pid == 0:
         code = 1
         try:
+            begin_process()
             from vecenv.worker import worker_main
 
             worker_main(list(descriptors))
