@@ -201,6 +201,36 @@ def report(results: Sequence[Comparison]) -> str:
 _COUNTS = ("steps", "terminations", "truncations", "lost_lives")
 _PACKAGES = ("vecenv", "gymnasium", "ale-py", "envpool", "stable-baselines3", "opencv-python-headless", "numpy")
 _NOTES = """
+## What the presets follow, and the switches
+
+The settings are fields of `AtariConfig`; each can be given to `make_vec` beside `preprocess="<preset>"`.
+
+- **The last observation of a game that ends within an agent step.** `ale` and `gymnasium` do not read the frame at
+  which it ends; they show older ones, at the last frame of a step pooled with the result of the step before. `sb3`
+  reads it but may pool it with a frame of the step, or even the game, before. `envpool` pools complete steps only.
+  `true_final_frame=True` shows the frames played last.
+- **Explicit resets between lives.** With `next_life=True`, which `sb3` has, `reset()` goes on with the game, as the
+  peer's does. `reset(options={"new_game": True})` begins a new one; `next_life=False` always does.
+- **Starts of `sb3`.** Where FIRE, or the action after it, costs the life, the first observation is the one before the
+  second start, as `FireResetEnv` returns it.
+- **Sticky actions of `sb3`** are drawn by the environment's generator, as `AtariWrapper(action_repeat_probability=)`
+  does. `sticky_actions="emulator"` leaves them to the emulator, as an `ALE/...-v5` id inside `AtariWrapper` would.
+- **Tall screens.** `envpool` sees the first 210 lines; `max_screen_height=None` shows all.
+- **Stacks between lives.** With `episodic_life` and `next_life`, `envpool` keeps frames of the life before.
+- **The frame limit.** `ale` counts frames after the reset, `gymnasium` and `sb3` frames of the game, `envpool` agent
+  steps: `max_episode_frames`, `count_start_frames`, `max_episode_steps`.
+
+## What is not equal, and why
+
+- A reset with a seed always begins a new, newly seeded game. SB3's `EpisodicLifeEnv` drops the seed between two lives.
+- Rewards are float64; EnvPool's are float32 with the same values.
+- Infos are `lives`, `episode_frame_number` and `frame_number` with every preset. SB3's `FireResetEnv` returns none, and
+  EnvPool others.
+- Where an episode ends and is cut off at the same step, `gymnasium` and `sb3` environments set both flags, as the
+  peers' environments do; SB3's vector environments report a termination only.
+- `life_loss_info=True` equals `AtariVectorEnv` step by step. Automatic resets, which follow every termination, then
+  change nothing but spend a step on it.
+- Seeds of 2**31 and more are folded for the emulator, which takes 31 bits; they are not compared.
 """
 
 

@@ -36,7 +36,9 @@ COMMANDS = {
     "train": Command("vecenv.agents.train", "train an agent: vecenv train ppo --env CartPole-v1", "agents"),
     "eval": Command("vecenv.agents.evaluation", "play with a trained agent: vecenv eval CHECKPOINT", "agents"),
     "demo": Command("vecenv.benchmarks.demo", "the main job on this machine, in under two minutes", "demo"),
-    "bench": Command("vecenv.benchmarks", "measure: vecenv bench throughput ENV | vecenv bench startup", "bench"),
+    "bench": Command(
+        "vecenv.benchmarks", "measure: vecenv bench throughput ENV | wrappers | parity | startup", "bench"
+    ),
     "doctor": Command("vecenv.doctor", "facts about this machine, the packages and the back ends"),
 }
 
@@ -44,6 +46,8 @@ BENCHMARKS = {
     "throughput": Command(
         "vecenv.benchmarks.throughput", "steps per second against the peers, in alternating rounds", "bench"
     ),
+    "wrappers": Command("vecenv.benchmarks.wrappers", "cost of every stage of an Atari agent step", "bench"),
+    "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
 }
 
