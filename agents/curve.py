@@ -21,10 +21,9 @@ def draw_curve(metrics_csv: Path, picture: Path, title: str, solve_at: float | N
     columns = read_metrics(metrics_csv)
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     figure.suptitle(title)
-    for axes, (column, label) in zip(
-        figure.subplots(1, 2, sharey=True), (("seconds", "seconds"), ("env_steps", "env steps")), strict=True
-    ):
-        axes.plot(columns[column], columns["mean_return"], linewidth=1.5)
+    over = (("seconds", "seconds", 1), ("env_steps", "thousand env steps", 1000))
+    for axes, (column, label, unit) in zip(figure.subplots(1, 2, sharey=True), over, strict=True):
+        axes.plot([value / unit for value in columns[column]], columns["mean_return"], linewidth=1.5)
         if solve_at is not None:
             axes.axhline(solve_at, color="tab:green", linestyle="--", linewidth=1)
         axes.set_xlabel(label)
