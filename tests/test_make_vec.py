@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -147,3 +149,28 @@ def test_names_of_the_package():
     assert set(vecenv.__all__) <= set(dir(vecenv))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = vecenv.no_such_name
+
+
+def test_windows_has_sync_and_refuses_workers_with_one_sentence():
+    code = """
+import sys, gymnasium, numpy, cloudpickle
+sys.modules["fcntl"] = sys.modules["termios"] = None
+sys.platform = "win32"
+import vecenv
+with vecenv.make_vec("CartPole-v1", 4) as envs:
+    print(type(envs).__name__, envs.reset()[0].shape)
+for build in (
+    lambda: vecenv.make_vec("CartPole-v1", 4, "subproc"),
+    lambda: vecenv.make_vec("CartPole-v1", 4, num_workers=2),
+    lambda: vecenv.SubprocVecEnv,
+):
+    try:
+        build()
+    except (NotImplementedError, ImportError) as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "SyncVecEnv (4, 4)", done.stderr
+    assert len(lines) == 4
+    assert all("not available on Windows; use backend='sync'" in line for line in lines[1:])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import pickle
 import socket
 import struct
-import termios
+import sys
 from typing import Any
 
-import cloudpickle
+from vecenv.pickling import dumps
+
+if sys.platform == "win32":
+    raise ImportError("worker processes are not available on Windows; use backend='sync'")
+
+import fcntl
+import termios
 
 _LENGTH = struct.Struct("=Q")
 _CHUNK = 1 << 20
@@ -129,12 +134,3 @@ class Channel:
 def framed(data: bytes) -> bytes:
     """A pickled message as it goes over the socket."""
     return _LENGTH.pack(len(data)) + data
-
-
-def dumps(message: Any) -> bytes:
-    """Pickle by the standard pickler, and by value (lambdas, local and `__main__` classes) where that one refuses."""
-    try:
-        data: bytes = cloudpickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    except RecursionError as error:
-        raise pickle.PicklingError(f"too deeply nested: {error}") from error
-    return data

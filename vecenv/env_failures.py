@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vecenv.channel import dumps
 from vecenv.errors import EnvFailure
+from vecenv.pickling import dumps
 
 
 class SliceFailed(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.utils import EzPickle
 
-from vecenv.channel import dumps
+from vecenv.pickling import dumps
 
 
 def dump_env(env: gym.Env[Any, Any], extra: Any) -> bytes:

@@ -6,6 +6,7 @@ import copy as copying
 import functools
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from gymnasium.vector import AutoresetMode
 from vecenv.arguments import check_positive_int
 from vecenv.base import VecEnv
 from vecenv.errors import MissingExtra, UnknownSetting
-from vecenv.subproc_backend import SubprocVecEnv
 from vecenv.sync_backend import SyncVecEnv
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def make_vec(
     if backend == "sync":
         envs = SyncVecEnv([env_fn] * num_envs, **settings)
     else:
+        from vecenv.subproc_backend import SubprocVecEnv  # not there on Windows
+
         envs = SubprocVecEnv([env_fn] * num_envs, num_workers=num_workers, preload=preload, **settings)
     envs.spec = _vector_spec(env_id, num_envs, env_kwargs)
     envs.config = config
@@ -118,12 +120,16 @@ def _chosen_backend(backend: str, num_envs: int, num_workers: int | None) -> str
         raise NotImplementedError(f"backend={backend!r} is not available yet; available are {', '.join(BACKENDS)}")
     if backend not in BACKENDS:
         raise UnknownSetting(f"backend={backend!r} does not exist; available are {', '.join(BACKENDS)}")
+    if sys.platform == "win32" and (backend == "subproc" or num_workers is not None):
+        raise NotImplementedError("backend='subproc' is not available on Windows; use backend='sync'")
     if backend != "auto":
         if backend == "sync" and num_workers is not None:
             raise ValueError(f"num_workers={num_workers}: the sync back end has no workers; use backend='subproc'")
         return backend
     from vecenv.cores import usable_cores
 
+    if sys.platform == "win32":
+        return "sync"
     return "subproc" if num_workers is not None or (num_envs > 1 and usable_cores() > 1) else "sync"
 
 

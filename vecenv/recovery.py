@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vecenv.channel import dumps
 from vecenv.errors import EnvError, WorkerDied, env_error
+from vecenv.pickling import dumps
 from vecenv.protocol import BlockPlan, WorkerConfig
 from vecenv.worker_group import WorkerGroup
 from vecenv.worker_settings import WorkerSettings

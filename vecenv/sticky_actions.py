@@ -28,23 +28,50 @@ class StickyActions:
         self.probability = probability
         self.seed = 0
         self._held_before = _NOOP
+        self._frame_number = 0
+        self._lost = False
         self._asked: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_STEPS)
 
-    def begin(self, held: int = _NOOP) -> None:
-        """Forget what was asked for: a new game begins with no action, a restored one with the action it `held`."""
+    def begin(self, frame_number: int, held: int = _NOOP) -> None:
+        """Forget what was asked for: a new game begins with no action, a restored one with the action it `held`.
+
+        Args:
+            frame_number: frames played since the emulator was seeded.
+            held: the action that it played last.
+        """
         self._asked.clear()
         self._held_before = held
+        self._frame_number = frame_number
+
+    def lose(self) -> None:
+        """Note that the emulator was put into another state, so that its draws cannot be followed."""
+        self._lost = True
+
+    def load(self, seed: int) -> None:
+        """Note that the emulator was loaded anew, seeded with `seed` from 0 to 2**32 - 1."""
+        self.seed = seed
+        self._lost = False
+        self.begin(0)
 
     def note(self, action: int, frames: int) -> None:
         """Remember that `action` was asked for at the last `frames` frames."""
         self._asked.append((action, frames))
+        self._frame_number += frames
 
     def held_action(self, frame_number: int) -> int:
         """The action that the emulator played last.
 
         Args:
             frame_number: frames played since the emulator was seeded.
+
+        Raises:
+            ValueError: the emulator was restored, or played directly, since it was seeded.
         """
+        if self._lost or frame_number != self._frame_number:
+            raise ValueError(
+                "the state cannot be saved: with sticky actions the emulator must not be restored or played directly; "
+                "a reset with a seed begins anew"
+            )
         total = sum(frames for _, frames in self._asked)
         draws = self.draws(frame_number - total, total)
         for action, frames in reversed(self._asked):

@@ -20,10 +20,10 @@ from vecenv.balance import Balancer
 from vecenv.base import StepResult
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
-from vecenv.channel import dumps
 from vecenv.errors import EnvFailure, env_error
 from vecenv.info_arena import ARENA_BYTES_PER_ENV, InfoArena
 from vecenv.infos import Infos
+from vecenv.pickling import dumps
 from vecenv.protocol import BlockPlan, control_arrays, plan_control
 from vecenv.recovery import Recovery
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions

@@ -12,11 +12,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from vecenv.balance import Balancer
-from vecenv.channel import dumps
 from vecenv.env_failures import env_failure
 from vecenv.errors import EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos
+from vecenv.pickling import dumps
 from vecenv.protocol import BlockPlan, Control
 from vecenv.recovery import Recovery
 from vecenv.send_recv import SendRecvVecEnv

@@ -6,8 +6,8 @@ import time
 from multiprocessing import TimeoutError
 from typing import Any
 
-from vecenv.channel import dumps
 from vecenv.errors import EnvFailure, env_error
+from vecenv.pickling import dumps
 from vecenv.protocol import RESET_ROW, STEP_ROW
 from vecenv.subproc_calls import WorkerCalls
 from vecenv.worker_settings import WorkerSettings

@@ -23,11 +23,12 @@ import numpy as np
 from vecenv.actions import split_actions
 from vecenv.batch import batch_arrays
 from vecenv.buffers import Block
-from vecenv.channel import Channel, dumps
+from vecenv.channel import Channel
 from vecenv.env_failures import SliceFailed, env_failure, pack_failures
 from vecenv.env_slice import EnvSlice, build_envs
 from vecenv.infos import InfoColumns, Signature
 from vecenv.lifeline import end_with
+from vecenv.pickling import dumps
 from vecenv.protocol import RESET_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
 from vecenv.settings import EnvDescription, describe_env
 from vecenv.signals import Signal

@@ -15,9 +15,10 @@ from typing import Any
 from gymnasium.error import ClosedEnvironmentError
 
 from vecenv.buffers import create_block_file, reserve_block
-from vecenv.channel import Channel, dumps, framed
+from vecenv.channel import Channel, framed
 from vecenv.env_failures import unpack_failures
 from vecenv.errors import WorkerDied
+from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
 from vecenv.signals import Signal
 from vecenv.worker_process import WorkerProcess, launch_worker

@@ -9,9 +9,9 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_positive_int
-from vecenv.channel import dumps
 from vecenv.cores import usable_cores
 from vecenv.errors import UnknownSetting
+from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig
 from vecenv.worker_process import start_method_of
 
