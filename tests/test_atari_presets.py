@@ -16,6 +16,7 @@ from vecenv.benchmarks.parity_peers import PEERS
 from vecenv.preprocess.config import PRESETS, AtariConfig, find_preset
 from vecenv.preprocess.palette import load_palette
 from vecenv.preprocess.reference import resize_area_opencv
+from vecenv.sticky_actions import StickyActions
 
 
 @pytest.mark.parametrize("rom", QUICK_GAMES)
@@ -275,3 +276,61 @@ def test_states_of_other_games_and_settings_are_refused() -> None:
             other.set_state(env.get_state())
     fresh = pickle.loads(pickle.dumps(AtariEnv("pong")))
     np.testing.assert_array_equal(fresh.reset(seed=0)[0], AtariEnv("pong").reset(seed=0)[0])
+
+
+def test_states_are_refused_where_sticky_actions_cannot_be_followed() -> None:
+    env = AtariEnv("breakout", AtariConfig(repeat_action_probability=0.25))
+    env.reset(seed=0)
+    state = env.clone_state(include_rng=True)
+    env.get_state()
+    env.restore_state(state)
+    with pytest.raises(ValueError, match="the emulator must not be restored or played directly"):
+        env.get_state()
+    env.reset(seed=0)
+    env.get_state()
+    env.ale.act(0)
+    with pytest.raises(ValueError, match="the emulator must not be restored or played directly"):
+        pickle.dumps(env)
+    plain = AtariEnv("breakout")
+    plain.reset(seed=0)
+    plain.restore_state(plain.clone_state())
+    plain.get_state()
+
+
+def test_restoring_the_emulator_loses_no_life() -> None:
+    env = AtariEnv("breakout", AtariConfig(episodic_life=True))
+    env.reset(seed=0)
+    generator = np.random.default_rng(0)
+    while not env.step(generator.integers(4))[2]:
+        pass
+    state = env.clone_state()
+    assert env.reset(seed=0)[1]["lives"] == 5
+    env.restore_state(state)
+    assert env.ale.lives() == 4
+    assert not env.step(0)[2]
+
+
+def test_the_held_action_is_found_again() -> None:
+    """Against the emulator itself: where a frame's two candidates differ in memory, the right one was played."""
+    probability = 0.5
+    emulator, plain = load_emulator("seaquest", probability, 5), load_emulator("seaquest", 0.0, 5)
+    emulator.reset_game()
+    plain.reset_game()
+    sticky = StickyActions(probability)
+    sticky.load(5)
+    generator = np.random.default_rng(0)
+    told = 0
+    for frame in range(600):
+        action = int(generator.choice([0, 2, 3]))
+        before, held = emulator.cloneState(), sticky.held_action(frame)
+        emulator.act(action)
+        sticky.note(action, 1)
+        outcomes = {}
+        for candidate in {action, held}:
+            plain.restoreState(before)
+            plain.act(candidate)
+            outcomes[candidate] = plain.getRAM().tobytes()
+        if len(set(outcomes.values())) == 2:
+            told += 1
+            assert outcomes[sticky.held_action(frame + 1)] == emulator.getRAM().tobytes()
+    assert told > 300

@@ -313,7 +313,9 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
 
     def restore_state(self, state: Any) -> None:
         """Put the emulator into a state of `clone_state`; the observation goes on from the frames seen before."""
-        self.ale.restoreState(state)
+        if self._game.emulator is None:
+            self._load(None)
+        self._game.restore_emulator(state)
 
     def close(self) -> None:
         """Let go of the emulator; a later reset loads the game again."""

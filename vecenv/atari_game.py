@@ -96,7 +96,7 @@ class Game:
         emulator = load_emulator(self.rom, 0.0 if in_wrapper else probability, seed, config.mode, config.difficulty)
         self.noop_starts.seed(seed % 2**32)
         if self._held is not None:
-            self._held.seed = seed % 2**32
+            self._held.load(seed % 2**32)
         self.emulator = emulator
         self.act: Callable[[int], int] = emulator.act
         if in_wrapper and probability > 0:
@@ -118,7 +118,7 @@ class Game:
         self.emulator.reset_game()
         self._sticky_action = 0
         if self._held is not None:
-            self._held.begin()
+            self._held.begin(self.emulator.getFrameNumber())
         self.steps = 0
         self.game_over = False
         limited = self.config.count_start_frames and self.config.max_episode_frames
@@ -240,6 +240,13 @@ class Game:
             self.screens[1 - remaining % 2] = 0  # of the step before
         return total, ended, over, frames_left
 
+    def restore_emulator(self, state: Any) -> None:
+        """Put the emulator alone into a state of its own."""
+        self.emulator.restoreState(state)
+        self.lives = self.emulator.lives()
+        if self._held is not None:
+            self._held.lose()
+
     def get_state(self) -> dict[str, Any]:
         """Everything that later steps depend on, besides `screens` and `generator`."""
         return {
@@ -262,9 +269,10 @@ class Game:
         if self._held is not None:
             seed, action = state["held"]
             self._hold(action)
-            self._held.seed = seed
-            self._held.begin(action)
         self.emulator.restoreState(state["emulator"])
+        if self._held is not None:
+            self._held.load(seed)
+            self._held.begin(self.emulator.getFrameNumber(), action)
         self.noop_starts.set_state(state["noop_starts"])
         (
             self.lives,
@@ -283,7 +291,7 @@ class Game:
         """Make the emulator hold an action for its sticky actions, by asking until a draw lets it through."""
         held = self._held
         assert held is not None  # only called where it is there
-        held.begin()
+        held.begin(self.emulator.getFrameNumber())
         while self._held_action() != action:
             held.note(action, 1)
             self.act(action)
