@@ -215,11 +215,11 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
 
     def _infos(self) -> dict[str, Any]:
         """What every reset and step reports, as plain ints."""
-        emulator = self._game.emulator
+        game = self._game
         return {
-            "lives": self._game.lives,
-            "episode_frame_number": emulator.getEpisodeFrameNumber(),
-            "frame_number": emulator.getFrameNumber(),
+            "lives": game.lives,
+            "episode_frame_number": game.episode_frame,
+            "frame_number": game.emulator.getFrameNumber(),
         }
 
     def get_state(self) -> bytes:

@@ -35,6 +35,7 @@ class Game:
         game_over: whether the latest step ended the whole game, or ran into the frame limit.
         pooled_before: whether that step's observation shows the pooled frame of the step before.
         steps: agent steps since the game began.
+        episode_frame: the emulator's number of the latest frame of the game.
         presses_fire: whether a start presses FIRE.
     """
 
@@ -58,6 +59,7 @@ class Game:
         self.game_over = False
         self.pooled_before = False
         self.steps = 0
+        self.episode_frame = 0
         self._in_gray = facts.palette is None
         self._sticky_action = 0
         probability = config.repeat_action_probability or 0.0
@@ -68,6 +70,8 @@ class Game:
         # SB3 and EnvPool read the frame at which a game ends; ALE and Gymnasium leave the loop before.
         self._reads_ends = config.conventions in ("sb3", "envpool")
         self._stops_at_life = config.episodic_life and not self._reads_ends
+        self._ends_after_step = config.life_loss_info or (config.episodic_life and self._reads_ends)
+        self._most_steps = _NEVER if config.max_episode_steps is None else config.max_episode_steps
 
     # -- seeds -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +107,8 @@ class Game:
             self.act = self._act_sticky
         # A game with colours of its own is read in gray; its table is the identity.
         self.read_screen = emulator.getScreenGrayscale if self._in_gray else emulator.getScreen
-        self._is_game_over = emulator.game_over
+        self._is_game_over = emulator.game_over  # the emulator itself has no limit of frames
+        self._read_lives = emulator.lives
 
     def _act_sticky(self, action: int) -> int:
         if self.generator.random() >= (self.config.repeat_action_probability or 0.0):
@@ -120,16 +125,21 @@ class Game:
         if self._held is not None:
             self._held.begin(self.emulator.getFrameNumber())
         self.steps = 0
+        self.episode_frame = self.emulator.getEpisodeFrameNumber()
         self.game_over = False
         limited = self.config.count_start_frames and self.config.max_episode_frames
         self._limit_frame = self.config.max_episode_frames or 0 if limited else _NEVER
 
     def finish_start(self, new_game: bool) -> None:
         """Note lives, and from where frames are counted."""
-        self.lives = self.emulator.lives()
+        self._read_counters()
         self.game_over = False
         if new_game and not self.config.count_start_frames and self.config.max_episode_frames is not None:
-            self._limit_frame = self.emulator.getEpisodeFrameNumber() + self.config.max_episode_frames
+            self._limit_frame = self.episode_frame + self.config.max_episode_frames
+
+    def _read_counters(self) -> None:
+        self.lives = self.emulator.lives()
+        self.episode_frame = self.emulator.getEpisodeFrameNumber()
 
     def act_ends(self, action: int) -> bool:
         """Play one frame of a start.
@@ -140,11 +150,8 @@ class Game:
         self.act(action)
         if self._held is not None:
             self._held.note(action, 1)
-        return bool(self._is_game_over(with_truncation=False)) or self._frames_left() <= 0
-
-    def _frames_left(self) -> int:
-        left: int = self._limit_frame - self.emulator.getEpisodeFrameNumber()
-        return left
+        self.episode_frame = self.emulator.getEpisodeFrameNumber()
+        return bool(self._is_game_over()) or self.episode_frame >= self._limit_frame
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -158,30 +165,28 @@ class Game:
             The sum of rewards, terminated and truncated.
         """
         self.steps += 1
-        frames_before = self._frames_left()
+        frames_before = self._limit_frame - self.episode_frame
         if self.config.true_final_frame:
             total, ended, over, frames_left = self._play_to_true_end(action, frames_before)
         else:
             total, ended, over, frames_left = self._play_frames(action, frames_before)
+        self.episode_frame = self._limit_frame - frames_left
         if self._held is not None:
             self._held.note(action, frames_before - frames_left)
-        config = self.config
-        lives = self.emulator.lives()
-        if config.life_loss_info:
-            ended = ended or lives < self.lives
-        elif config.episodic_life and self._reads_ends:
-            # A game may go on for some frames without lives; it ends by itself.
-            ended = ended or 0 < lives < self.lives
+        lives = self._read_lives()
+        if self._ends_after_step:
+            # A game of SB3's or EnvPool's may go on for some frames without lives; it ends by itself.
+            ended = ended or (lives < self.lives and (lives > 0 or self.config.life_loss_info))
         self.lives = lives
-        limited = frames_left <= 0
-        if config.max_episode_steps is not None and self.steps >= config.max_episode_steps:
-            limited = True
-        self.game_over = over or limited
-        if config.conventions == "ale":
-            return total, ended, limited and not ended
-        if config.conventions == "envpool":
-            return total, ended and (over or not limited), limited and not over
-        return total, ended, limited
+        if frames_left > 0 and self.steps < self._most_steps:
+            self.game_over = over
+            return total, ended, False
+        self.game_over = True
+        if self.config.conventions == "ale":
+            return total, ended, not ended
+        if self.config.conventions == "envpool":
+            return total, over, not over
+        return total, ended, True
 
     def _play_frames(self, action: int, frames_left: int) -> tuple[int, bool, bool, int]:
         """As the peers play: what is not read leaves older frames to be seen."""
@@ -194,9 +199,9 @@ class Game:
         for remaining in range(self.config.frame_skip - 1, -1, -1):
             total += act(action)
             frames_left -= 1
-            over = ended = is_game_over(with_truncation=False)
+            over = ended = is_game_over()
             if stops_at_life:
-                lives = self.emulator.lives()
+                lives = self._read_lives()
                 ended = ended or lives < self.lives
                 self.lives = lives
             if ended or frames_left <= 0:
@@ -227,7 +232,7 @@ class Game:
         for remaining in range(self.config.frame_skip - 1, -1, -1):
             total += self.act(action)
             frames_left -= 1
-            over = ended = self._is_game_over(with_truncation=False)
+            over = ended = self._is_game_over()
             if self._stops_at_life:
                 ended = ended or self.emulator.lives() < self.lives
             if self.config.max_pool:
@@ -243,7 +248,7 @@ class Game:
     def restore_emulator(self, state: Any) -> None:
         """Put the emulator alone into a state of its own."""
         self.emulator.restoreState(state)
-        self.lives = self.emulator.lives()
+        self._read_counters()
         if self._held is not None:
             self._held.lose()
 
@@ -282,6 +287,7 @@ class Game:
             self._sticky_action,
             self._limit_frame,
         ) = state["counters"]
+        self.episode_frame = self.emulator.getEpisodeFrameNumber()
 
     def _held_action(self) -> int:
         assert self._held is not None  # only called where it is there
