@@ -37,7 +37,7 @@ COMMANDS = {
     "eval": Command("vecenv.agents.evaluation", "play with a trained agent: vecenv eval CHECKPOINT", "agents"),
     "demo": Command("vecenv.benchmarks.demo", "the main job on this machine, in under two minutes", "demo"),
     "bench": Command(
-        "vecenv.benchmarks", "measure: vecenv bench throughput ENV | wrappers | parity | startup", "bench"
+        "vecenv.benchmarks", "measure: vecenv bench throughput ENV | workers | wrappers | parity | startup", "bench"
     ),
     "doctor": Command("vecenv.doctor", "facts about this machine, the packages and the back ends"),
 }
@@ -48,6 +48,7 @@ BENCHMARKS = {
     ),
     "wrappers": Command("vecenv.benchmarks.wrappers", "cost of every stage of an Atari agent step", "bench"),
     "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
+    "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
 }
 
