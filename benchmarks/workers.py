@@ -121,15 +121,15 @@ def measure_busy_share(workers: int, rounds: int, seconds: float, step_seconds: 
 def measure_uneven(rounds: int, seconds: float, step_seconds: float = 0.001) -> dict[str, list[Rates]]:
     """One env ten times as slow as the others: half batches and balancing against the plain way."""
     slow, fast = functools.partial(TimedEnv, 10 * step_seconds, True), functools.partial(TimedEnv, step_seconds, True)
-    eight, many = [slow] + [fast] * 7, [slow] + [fast] * 15
+    eight, many = [slow] + [fast] * 7, [slow] + [fast] * 31
     comparisons = {
         "batch_size": [
             Steps("half batches", _ours(eight, 8, batch_size=4)),
             Steps("whole batches", _ours(eight, 8)),
         ],
         "balance": [
-            Steps("balanced", _ours(many, 2, balance=True)),
-            Steps("not balanced", _ours(many, 2)),
+            Steps("balanced", _ours(many, 4, balance=True)),
+            Steps("not balanced", _ours(many, 4)),
         ],
     }
     results = {}

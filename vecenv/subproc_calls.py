@@ -58,29 +58,32 @@ class WorkerCalls(SendRecvVecEnv):
         self._recovery.forgive()
         self._send(self._resets, AsyncState.WAITING_RESET)
 
-    def _move_env(self) -> None:
-        """Let one env change its worker, if that makes the steps shorter; between calls, at the end of its episode."""
+    def _move_envs(self) -> None:
+        """Let envs change their workers while that makes the steps shorter; between calls, when their episode ended."""
         if self._balancer is None:
             return
         ended = self._arrays.final_mask if self.autoreset_mode is AutoresetMode.SAME_STEP else self._done
-        move = self._balancer.move(np.flatnonzero(ended).tolist())
-        if move is None:
-            return
-        row, source, target = move
-        self._sequence += 1
-        self._control.sequence[0] = self._sequence
-        data = self._ask(source, dumps(("release", row))).get(row)
-        if data is None:
-            self._balancer.refuse(row)
-            return
-        self._group.rows[source].remove(row)
-        self._group.rows[target] = sorted([*self._group.rows[target], row])
-        self._ask(target, dumps(("adopt", row, data)))
+        candidates = set(np.flatnonzero(ended).tolist())
+        while candidates and not self._group.deaths:
+            move = self._balancer.move(candidates)
+            if move is None:
+                return
+            row, source, target = move
+            candidates.discard(row)
+            self._sequence += 1
+            self._control.sequence[0] = self._sequence
+            data = self._ask(source, dumps(("release", row))).get(row)
+            if data is None:
+                self._balancer.refuse(row)
+                continue
+            self._group.rows[source].remove(row)
+            self._group.rows[target] = sorted([*self._group.rows[target], row])
+            self._ask(target, dumps(("adopt", row, data)))
 
     def _send_step(self, slot: int, wide: bool) -> None:
         self._doing = "step"
         self._raise_deaths()
-        self._move_env()
+        self._move_envs()
         if not self._actions_fixed:
             for worker, own in enumerate(self._group.rows):
                 actions = {row: self._action_objects[row] for row in own}
