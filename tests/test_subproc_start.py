@@ -362,3 +362,43 @@ def test_start_methods_give_the_same_results(context):
         for _ in range(30):
             expected, *_ = envs.step([0, 1, 0])
     np.testing.assert_array_equal(observations, expected)
+
+
+@pytest.mark.parametrize("context", METHODS)
+def test_a_folder_that_is_gone(context, tmp_path):
+    code = (
+        "import os, tempfile; d = tempfile.mkdtemp(); os.chdir(d); from vecenv import SubprocVecEnv; "
+        "from vecenv.testing import CountEnv; os.rmdir(d); "
+        f"e = SubprocVecEnv([CountEnv], context={context!r}); print(e.reset()[0].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "(1, 3)\n", done.stderr
+
+
+def test_no_complaints_in_development_mode(tmp_path):
+    code = (
+        "from vecenv import SubprocVecEnv; from vecenv.testing import CountEnv; "
+        "e = SubprocVecEnv([CountEnv]); e.reset()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert "unclosed" not in done.stderr, done.stderr
+
+
+def test_an_unknown_exit_status_is_called_unknown(tmp_path):
+    script = """
+        import os, signal, time
+        from vecenv import SubprocVecEnv, WorkerDied
+        from vecenv.testing import CountEnv
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        envs = SubprocVecEnv([CountEnv], context="spawn")
+        envs.reset()
+        os.kill(envs.worker_pids[0], 9)
+        time.sleep(0.2)
+        try:
+            envs.step([0])
+        except WorkerDied as error:
+            print(error.exitcode, "unknown" in str(error))
+    """
+    assert run_script(script, tmp_path).stdout == "None True\n"

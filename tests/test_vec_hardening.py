@@ -495,3 +495,143 @@ def test_seeds_without_a_dimension(build):
     with build(count_fns(2)) as envs:
         envs.reset(seed=np.array(5))
         assert envs.np_random_seed == (5, 6)
+
+
+SHARED_REWARD, SHARED_FLAG = np.zeros(1), np.zeros(1, np.bool_)
+
+
+class SharedNumbersEnv(CountEnv):
+    def step(self, action):
+        observation, _, _, truncated, info = super().step(action)
+        SHARED_REWARD[:] = self.uid
+        SHARED_FLAG[:] = self.uid == 1
+        return observation, SHARED_REWARD, SHARED_FLAG, truncated, info
+
+
+@both
+def test_envs_that_share_one_reward_and_flag(build):
+    with build(count_fns(4, SharedNumbersEnv)) as envs:
+        envs.reset()
+        _, rewards, terminations, *_ = envs.step([0] * 4)
+        np.testing.assert_array_equal(rewards, [0, 1, 2, 3])
+        np.testing.assert_array_equal(terminations, [False, True, False, False])
+
+
+@both
+@pytest.mark.parametrize("value", [[300], np.array([-1]), np.array([256], np.uint16)])
+def test_integers_that_do_not_fit_are_refused(build, value):
+    class Overflowing(CountEnv):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = spaces.Box(0, 255, (1,), np.uint8)
+
+        def _observation(self):
+            return value if self.time else np.array([7])
+
+    with build([Overflowing]) as envs:
+        assert envs.reset()[0].tolist() == [[7]]
+        with pytest.raises(EnvError, match=r"environment 0 .*do not fit into uint8"):
+            envs.step([0])
+
+
+class UnreturningEnv(CountEnv):
+    """Offers itself to other workers and cannot be built there."""
+
+    def __setstate__(self, state):
+        raise ValueError("cannot come back")
+
+
+def test_an_env_that_cannot_be_rebuilt_elsewhere_stays():
+    fns = [functools.partial(UnreturningEnv, uid=uid, length=4, seconds=0.01 if uid < 2 else 0.0) for uid in range(4)]
+    with SubprocVecEnv(fns, num_workers=2, balance=True) as envs:
+        envs.reset()
+        for _ in range(12):
+            envs.step([0] * 4)
+        assert envs.call("uid") == (0, 1, 2, 3)
+
+
+@both
+def test_states_are_all_taken_or_none(build):
+    with build(count_fns(4)) as envs:
+        envs.reset()
+        states = envs.get_state()
+        envs.step([0] * 4)
+        with pytest.raises(EnvError) as caught:
+            envs.set_state([states[0], b"bad", states[2], b"bad"])
+        assert next(failure.env_index for failure in caught.value.failures) == 1
+        assert "reset the failed ones" not in str(caught.value)
+        np.testing.assert_array_equal(envs.step([0] * 4)[0][:, 2], [2] * 4)
+        with pytest.raises(TypeError, match="set_state"):
+            envs.set_state(None)
+
+
+@both
+def test_constructors_that_return_no_env(build):
+    with pytest.raises(EnvError, match=r"environment 1 .*returned None, expected a gymnasium.Env"):
+        build([CountEnv, lambda: None])
+
+
+def test_modules_that_only_this_process_has(tmp_path):
+    import importlib.util
+    import sys
+
+    path = tmp_path / "hidden_env.py"
+    path.write_text(
+        "from vecenv.testing import CountEnv\nNUMBER = 7\n"
+        "class Env(CountEnv):\n    def number(self):\n        return NUMBER\n"
+    )
+    spec = importlib.util.spec_from_file_location("hidden_env", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["hidden_env"] = module
+    try:
+        spec.loader.exec_module(module)
+        for context in ("forkserver", "spawn"):
+            with SubprocVecEnv([module.Env], context=context) as envs:
+                assert envs.call("number") == (7,)
+    finally:
+        del sys.modules["hidden_env"]
+
+
+class StubbornError(Exception):
+    @property
+    def args(self):
+        return ("mine",)
+
+    def __setattr__(self, name, value):
+        raise AttributeError("nothing can be set")
+
+
+class RaisingEnv(CountEnv):
+    def __init__(self, make_exception, **arguments):
+        super().__init__(**arguments)
+        self.make_exception = make_exception
+
+    def step(self, action):
+        raise self.make_exception()
+
+
+@both
+def test_exceptions_that_refuse_attributes(build):
+    with build([functools.partial(RaisingEnv, lambda: StubbornError("mine"))]) as envs:
+        envs.reset()
+        with pytest.raises(EnvError, match=r"environment 0 .*StubbornError"):
+            envs.step([0])
+
+
+def test_an_interrupt_of_the_envs_own_does_not_end_the_worker():
+    with SubprocVecEnv([CountEnv, functools.partial(RaisingEnv, KeyboardInterrupt)], num_workers=1) as envs:
+        envs.reset()
+        with pytest.raises(EnvError, match=r"environment 1 .*KeyboardInterrupt"):
+            envs.step([0, 0])
+        envs.reset()
+
+
+def test_a_death_in_recv_stays_a_death():
+    with SubprocVecEnv(count_fns(2, seconds=0.5), num_workers=2) as envs:
+        envs.reset()
+        envs.send([0, 0])
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        for call in (lambda: envs.recv(timeout=20), lambda: envs.step([0, 0]), envs.reset):
+            with pytest.raises(WorkerDied):
+                call() or envs.step([0, 0])
+    assert str(EnvError("plain")) == "plain"

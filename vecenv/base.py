@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from multiprocessing import TimeoutError
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -311,7 +312,13 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         self._send_step(self._next_slot(), wide)
 
     def _end_step(self, timeout: float | None = None, out: Any = None) -> StepResult:
-        infos = self._receive(timeout)
+        try:
+            infos = self._receive(timeout)
+        except TimeoutError:
+            raise
+        except BaseException:
+            self._whole_sent = False
+            raise
         self._whole_sent = False
         self.slot = self._next_slot()
         arrays = self._arrays

@@ -71,6 +71,8 @@ class CallOrder:
 
     def _check_states(self, states: Sequence[bytes]) -> None:
         self._check_open("set_state")
+        if isinstance(states, bytes) or not isinstance(states, Sequence):
+            raise TypeError(f"set_state: expected a sequence of {self.num_envs} states, got {type(states).__name__}")
         if len(states) != self.num_envs:
             raise ValueError(f"set_state: expected {self.num_envs} states, one per environment, got {len(states)}")
         for index, state in enumerate(states):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +31,8 @@ def env_failure(env_index: int, exception: BaseException) -> EnvFailure:
     Raises:
         KeyboardInterrupt: it is the user's and passes through.
     """
-    if isinstance(exception, KeyboardInterrupt):
+    interruptible = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # in a worker it can only be the env's own
+    if isinstance(exception, KeyboardInterrupt) and interruptible:
         raise exception
     try:
         message = str(exception)

@@ -46,7 +46,7 @@ def build_envs(env_fns: Mapping[int, Callable[[], gym.Env[Any, Any]]]) -> dict[i
     envs: dict[int, gym.Env[Any, Any]] = {}
     for index, env_fn in env_fns.items():
         try:
-            envs[index] = env_fn()
+            envs[index] = _checked_env(env_fn())
         except BaseException as exception:
             failure = env_failure(index, exception)
             for env in envs.values():
@@ -54,6 +54,16 @@ def build_envs(env_fns: Mapping[int, Callable[[], gym.Env[Any, Any]]]) -> dict[i
                     env.close()
             raise SliceFailed([failure]) from exception
     return envs
+
+
+def _checked_env(env: Any) -> gym.Env[Any, Any]:
+    """Refuse what is no env; a forgotten `return` is the usual reason."""
+    missing = [
+        name for name in ("reset", "step", "observation_space", "action_space") if getattr(env, name, None) is None
+    ]
+    if missing:
+        raise TypeError(f"the constructor returned {env!r}, expected a gymnasium.Env (it has no {', '.join(missing)})")
+    return env  # type: ignore[no-any-return]
 
 
 class EnvSlice(SliceStepper):
@@ -116,44 +126,53 @@ class EnvSlice(SliceStepper):
         except BaseException as exception:
             raise SliceFailed([env_failure(row, exception)]) from exception
 
-    def set_state(self, row: int, slot: int, data: bytes) -> None:
-        """Take up where `get_state` was called; the env that was there is closed.
+    def load_states(self, states: Mapping[int, bytes]) -> dict[int, Any]:
+        """Read states, without changing anything yet.
 
         Raises:
-            SliceFailed: the bytes cannot be read; the env that was there stays.
+            SliceFailed: some cannot be read.
         """
+        loaded, failures = {}, []
+        for row, data in states.items():
+            try:
+                loaded[row] = load_env(data)
+            except BaseException as exception:
+                failures.append(env_failure(row, exception))
+        if failures:
+            raise SliceFailed(failures)
+        return loaded
+
+    def place_states(self, slot: int, loaded: Mapping[int, Any]) -> None:
+        """Take up where `get_state` was called; the envs that were there are closed."""
         arrays = self.arrays
-        try:
-            env, (pending, observation, counted) = load_env(data)
-            self.envs[row].close()
-        except BaseException as exception:
-            raise SliceFailed([env_failure(row, exception)]) from exception
-        self._take_in(row, env, pending)
-        if self.objects is not None:
-            self.objects[row] = observation
-        else:
-            copy_arrays(map_arrays(self._slots[slot], lambda array: array[row : row + 1]), observation)
-        counted["started"] += time.monotonic()
-        for name, value in counted.items():
-            getattr(arrays, name)[row] = value
+        for row, (env, (pending, observation, counted)) in loaded.items():
+            with contextlib.suppress(Exception):
+                self.envs[row].close()
+            self._take_in(row, env, pending)
+            self._lost.discard(row)
+            if self.objects is not None:
+                self.objects[row] = observation
+            else:
+                copy_arrays(map_arrays(self._slots[slot], lambda array, row=row: array[row : row + 1]), observation)  # type: ignore[misc]
+            counted["started"] += time.monotonic()
+            for name, value in counted.items():
+                getattr(arrays, name)[row] = value
 
-    def release(self, row: int) -> bytes | None:
-        """Give an env away to another worker; its row of the batch stays as it is.
-
-        Returns:
-            The env with its state; None where that cannot be saved, and the env stays.
-        """
+    def offer(self, row: int) -> bytes | None:
+        """An env with its state, for another worker; None where that cannot be saved. It stays until `let_go`."""
         try:
-            data = dump_env(self.envs[row], self._pending[row])
+            return dump_env(self.envs[row], self._pending[row])
         except Exception:
             return None
-        self._let_go(row)
-        return data
 
-    def adopt(self, row: int, data: bytes) -> None:
-        """Take over an env that another worker has released."""
-        env, pending = load_env(data)
+    def adopt(self, row: int, data: bytes) -> bool:
+        """Take over an env that another worker has offered; False where it cannot be built from the offer."""
+        try:
+            env, pending = load_env(data)
+        except Exception:
+            return False
         self._take_in(row, env, pending)
+        return True
 
     def close(self) -> list[EnvFailure]:
         """Close every env; one that raises does not keep the others open.

@@ -81,11 +81,11 @@ class EnvError(VecEnvError):
     failures: tuple[EnvFailure, ...]
     worker_pid: int
     remote_traceback: str
-    _message: str
+    _message: str = ""
 
     def __str__(self) -> str:
         """The message; classes such as KeyError would print its repr instead."""
-        return self._message
+        return self._message or super().__str__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the failures: the class itself is made on the fly and cannot be imported."""
@@ -131,33 +131,38 @@ def env_error(failures: Sequence[EnvFailure], doing: str) -> EnvError:
     if len(failures) > 1:
         named = "; ".join(f"environment {f.env_index}: {f.type_name}: {f.message}" for f in failures[1:])
         others = f"\nIn the same call also failed: {named}"
+    advice = "\nThe other environments finished the call; reset the failed ones to go on."
     message = (
         f"environment {first.env_index} (process {first.worker_pid}) raised {first.type_name} during `{doing}`: "
-        f"{first.message}{others}\nThe other environments finished the call; reset the failed ones to go on.\n\n"
-        f"{first.traceback}"
+        f"{first.message}{others}{advice if doing in ('reset', 'step', 'recv') else ''}\n\n{first.traceback}"
     )
-    error = _instance_of_both(first.exception)
-    error._message = message
-    error.args = (message,)
-    error.env_index = first.env_index
-    error.failures = failures
-    error.worker_pid = first.worker_pid
-    error.remote_traceback = first.traceback
-    error.doing = doing
+    facts = {
+        "_message": message,
+        "env_index": first.env_index,
+        "failures": failures,
+        "worker_pid": first.worker_pid,
+        "remote_traceback": first.traceback,
+        "doing": doing,
+    }
+    error = _instance_of_both(first.exception, message, facts)
     error.__cause__ = first.exception
     return error
 
 
-def _instance_of_both(original: BaseException | None) -> EnvError:
-    """An empty EnvError that also is an instance of ``type(original)``, or a plain one where no such class can be."""
-    if original is None or isinstance(original, EnvError):
-        return EnvError()
-    try:
-        both: Any = type("EnvError", (EnvError, type(original)), {"__module__": __name__})
-        error: EnvError = type(original).__new__(both)
-        error.__dict__.update(original.__dict__)
-    except Exception:  # a class that refuses bases, arguments or attributes is the user's; the plain error serves
-        return EnvError()
+def _instance_of_both(original: BaseException | None, message: str, facts: dict[str, Any]) -> EnvError:
+    """An EnvError that also is an instance of ``type(original)``, or a plain one where no such class can be."""
+    if original is not None and not isinstance(original, EnvError):
+        try:
+            both: Any = type("EnvError", (EnvError, type(original)), {"__module__": __name__})
+            error: EnvError = type(original).__new__(both)
+            error.__dict__.update({**original.__dict__, **facts})
+            error.args = (message,)
+            if str(error) == message:
+                return error
+        except Exception:  # a class that refuses bases, arguments or attributes is the user's; the plain error serves
+            pass
+    error = EnvError(message)
+    error.__dict__.update(facts)
     return error
 
 

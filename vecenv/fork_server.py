@@ -52,7 +52,9 @@ def worker_environment() -> dict[str, str]:
 
 def import_path() -> list[str]:
     """The user's `sys.path` with the current folder written out, as a started program must see it."""
-    return [os.getcwd() if entry == "" else entry for entry in sys.path if isinstance(entry, str)]
+    here = _current_folder()
+    entries = [here if entry == "" else entry for entry in sys.path if isinstance(entry, str)]
+    return [entry for entry in entries if entry is not None]
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
@@ -230,6 +232,7 @@ def serve(control_fd: int) -> None:
         except OSError:
             break
     children.see_off()
+    end_process(0)
 
 
 def _preload(modules: Sequence[str]) -> None:

@@ -86,11 +86,14 @@ class InfoArena:
                 mask
             ).tolist():  # kinds differ between envs: merged in env order, as in one process
                 odd.setdefault(row, {})[key] = value_in(signature, values, row)
+        causes: dict[int, Exception] = {}
         for row in sorted(odd):
             try:
                 add_info(infos, odd[row], row, self._num_envs)
             except Exception as error:
-                raise RowInfoError(row) from error
+                causes[row] = error
+        if causes:
+            raise RowInfoError(causes)
         return infos
 
     def row(self, row: int) -> dict[str, Any]:
@@ -104,15 +107,15 @@ class InfoArena:
 
 
 class RowInfoError(Exception):
-    """An env's info cannot be batched; the cause says why.
+    """Infos of some envs cannot be batched.
 
     Args:
-        row: index of the env.
+        causes: why, by env.
     """
 
-    def __init__(self, row: int) -> None:
-        super().__init__(row)
-        self.row = row
+    def __init__(self, causes: dict[int, Exception]) -> None:
+        super().__init__(causes)
+        self.causes = causes
 
 
 def _rounded(nbytes: int) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pickle
+import sys
+import sysconfig
 from typing import Any
 
 import cloudpickle
@@ -15,3 +19,51 @@ def dumps(message: Any) -> bytes:
     except RecursionError as error:
         raise pickle.PicklingError(f"too deeply nested: {error}") from error
     return data
+
+
+def dumps_function(function: Any) -> bytes:
+    """Pickle a constructor of envs for a worker, which imports what it can and gets the rest by value.
+
+    By value travel `__main__`, local classes and functions, and modules that only this process has: loaded by path, or
+    by a test runner that leaves `sys.path` alone.
+    """
+    modules = [module for module in list(sys.modules.values()) if _only_here(module)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return dumps(function)
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _only_here(module: Any) -> bool:
+    """Whether a module is a file of the user's that a fresh import would not find."""
+    name, file = getattr(module, "__name__", None), getattr(module, "__file__", None)
+    if (
+        not isinstance(name, str)
+        or not isinstance(file, str)
+        or name == "__main__"
+        or sys.modules.get(name) is not module
+    ):
+        return False
+    if name.partition(".")[0] == "vecenv" or any(file.startswith(folder) for folder in _installed_folders()):
+        return False
+    parent, _, _ = name.rpartition(".")
+    path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+    if parent and path is None:
+        return True
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except Exception:  # a finder of the user's, or none that can be asked
+            spec = None
+        if spec is not None:
+            return bool(spec.origin and os.path.realpath(spec.origin) != os.path.realpath(file))
+    return True
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths})

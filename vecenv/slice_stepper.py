@@ -122,7 +122,7 @@ class SliceStepper:
         self._counts_games[row] = _counts_games(env)
         self._note_rows()
 
-    def _let_go(self, row: int) -> None:
+    def let_go(self, row: int) -> None:
         """Forget an env that moves elsewhere."""
         for known in (self.envs, self._pending, self._restart_seeds, self._writes_in_place, self._counts_games):
             known.pop(row)
@@ -243,10 +243,11 @@ class SliceStepper:
         else:
             observation, reward, terminated, truncated, info = env.step(action)
             self._write(slot, row, observation)
-        record.rewards[place] = reward
+        # Copied at once where it is an array: envs may share one, and fill it again in the next row.
+        record.rewards[place] = reward if type(reward) is float else own_copy(reward)
         done = terminated or truncated
         if done:
-            record.ends.append((row, terminated, truncated))
+            record.ends.append((row, bool(terminated), bool(truncated)))
         if self._separate_raw_rewards:
             self._count_game(place, row, truncated, record)
         elif done:

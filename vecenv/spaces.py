@@ -160,4 +160,9 @@ def write_array(batch: Array, row: int, value: Any) -> None:
         raise ValueError(f"expected shape {batch.shape[1:]}, got {array.shape}")
     if array.dtype != batch.dtype and not _fits(array.dtype, batch.dtype):
         raise TypeError(f"expected dtype {batch.dtype}, got {array.dtype}")
+    if array.dtype != batch.dtype and batch.dtype.kind in "iu":
+        converted = array.astype(batch.dtype)
+        if not np.array_equal(converted, array):
+            raise ValueError(f"values do not fit into {batch.dtype}: {array!r}")
+        array = converted
     batch[row] = array

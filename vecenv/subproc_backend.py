@@ -258,9 +258,10 @@ class SubprocVecEnv(WorkerRows):
         self._check_states(states)
         self._drop_outstanding()
         self._doing = "set_state"
-        messages = [dumps(("set_state", self.slot, {row: states[row] for row in own})) for own in self._group.rows]
-        self._send(messages, AsyncState.WAITING_CALL)
-        self._finish(None)
+        messages = [dumps(("load_states", {row: states[row] for row in own})) for own in self._group.rows]
+        for each in (messages, [dumps(("place_states", self.slot))] * self.num_workers):
+            self._send(each, AsyncState.WAITING_CALL)
+            self._finish(None)
         self._take_over_states()
 
     # -- order and end -----------------------------------------------------------------------------------------------

@@ -72,13 +72,13 @@ class WorkerCalls(SendRecvVecEnv):
             candidates.discard(row)
             self._sequence += 1
             self._control.sequence[0] = self._sequence
-            data = self._ask(source, dumps(("release", row))).get(row)
-            if data is None:
+            data = self._ask(source, dumps(("offer", row))).get(row)
+            if data is None or not self._ask(target, dumps(("adopt", row, data))).get(row):
                 self._balancer.refuse(row)
                 continue
+            self._ask(source, dumps(("let_go", row)))
             self._group.rows[source].remove(row)
             self._group.rows[target] = sorted([*self._group.rows[target], row])
-            self._ask(target, dumps(("adopt", row, data)))
 
     def _send_step(self, slot: int, wide: bool) -> None:
         self._doing = "step"
@@ -119,9 +119,9 @@ class WorkerCalls(SendRecvVecEnv):
         try:
             return self._arena.collect(odd)
         except RowInfoError as error:
-            failures = [env_failure(error.row, error.__cause__ or error)]
-            self._note_failures([error.row], self._reset_rows if self._doing == "reset" else ())
-            raise env_error(failures, self._doing) from error.__cause__
+            failures = [env_failure(row, cause) for row, cause in error.causes.items()]
+            self._note_failures(error.causes, self._reset_rows if self._doing == "reset" else ())
+            raise env_error(failures, self._doing) from failures[0].exception
 
     def _finish(self, timeout: float | None) -> list[list[tuple[str, Any]]]:
         """Wait for all workers and give their messages; raises what the envs raised."""

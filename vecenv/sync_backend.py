@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -61,7 +62,8 @@ class SyncVecEnv(SendRecvVecEnv):
             self._prepare()
         except BaseException:
             for env in self.envs:
-                env.close()
+                with contextlib.suppress(Exception):
+                    env.close()
             raise
         self.closed = False
 
@@ -176,9 +178,9 @@ class SyncVecEnv(SendRecvVecEnv):
         """Continue where `get_state` was called; see `VecEnv.set_state`."""
         self._check_states(states)
         self._drop_outstanding()
-        for row, state in enumerate(states):
-            self._run("set_state", lambda row=row, state=state: self._slice.set_state(row, self.slot, state))  # type: ignore[misc]
-            self.envs[row] = self._slice.envs[row]
+        loaded = self._run("set_state", lambda: self._slice.load_states(dict(enumerate(states))))
+        self._slice.place_states(self.slot, loaded)
+        self.envs[:] = [self._slice.envs[row] for row in range(self.num_envs)]
         self._take_over_states()
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -81,6 +81,7 @@ class _Worker:
         self._row_resets: dict[int, tuple[int | None, Any]] = {}
         # Actions of single rows that have no place in the block.
         self._row_actions: dict[int, Any] = {}
+        self._loaded: dict[int, Any] = {}
 
     # -- start -------------------------------------------------------------------------------------------------------
 
@@ -194,12 +195,16 @@ class _Worker:
             self._carry_out(lambda: self._slice.set_attr(*value))
         elif word == "get_state":
             self._carry_out(lambda: {row: self._slice.get_state(row, value[0]) for row in self._slice.rows})
-        elif word == "set_state":
-            self._carry_out(lambda: self._set_state(*value))
-        elif word == "release":
-            self._carry_out(lambda: {value[0]: self._slice.release(value[0])})
+        elif word == "load_states":
+            self._carry_out(lambda: self._load_states(*value))
+        elif word == "place_states":
+            self._carry_out(lambda: self._slice.place_states(value[0], self._loaded))
+        elif word == "offer":
+            self._carry_out(lambda: {value[0]: self._slice.offer(value[0])})
         elif word == "adopt":
-            self._carry_out(lambda: self._slice.adopt(*value))
+            self._carry_out(lambda: {value[0]: self._slice.adopt(*value)})
+        elif word == "let_go":
+            self._carry_out(lambda: self._slice.let_go(*value))
         return True
 
     def _carry_out(self, function: Callable[[], Any], whole: bool = False) -> None:
@@ -220,9 +225,8 @@ class _Worker:
             self._slice.keep_observations(slot)
         self._slice.reset(slot, rows, seeds, options)
 
-    def _set_state(self, slot: int, states: dict[int, bytes]) -> None:
-        for row, state in states.items():
-            self._slice.set_state(row, slot, state)
+    def _load_states(self, states: dict[int, bytes]) -> None:
+        self._loaded = self._slice.load_states(states)
 
     def _step(self) -> None:
         control, own = self._control, self._slice.own

@@ -151,7 +151,8 @@ def _spawn(descriptors: Sequence[int]) -> WorkerProcess:
         "from vecenv.worker import worker_main; worker_main([int(word) for word in sys.argv[1:]])", *words
     )
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=tuple(descriptors))
-    return WorkerProcess(process.pid, process.poll)
+    process.returncode = 0  # it is waited for below, where an unknown status stays unknown
+    return WorkerProcess(process.pid, _exit_code_reader(process.pid))
 
 
 def _fork(descriptors: Sequence[int]) -> WorkerProcess:
@@ -168,6 +169,11 @@ def _fork(descriptors: Sequence[int]) -> WorkerProcess:
             code = 0
         finally:
             end_process(code)
+    return WorkerProcess(pid, _exit_code_reader(pid))
+
+
+def _exit_code_reader(pid: int) -> Callable[[], int | None]:
+    """Reads the exit status of a child of this process, None while it runs or where it cannot be known."""
     codes: list[int] = []
 
     def read_exit_code() -> int | None:
@@ -180,4 +186,4 @@ def _fork(descriptors: Sequence[int]) -> WorkerProcess:
                 codes.append(os.waitstatus_to_exitcode(status))
         return codes[0] if codes else None
 
-    return WorkerProcess(pid, read_exit_code)
+    return read_exit_code

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from vecenv.arguments import check_positive_int
 from vecenv.cores import usable_cores
 from vecenv.errors import UnknownSetting
-from vecenv.pickling import dumps
+from vecenv.pickling import dumps_function
 from vecenv.protocol import WorkerConfig
 from vecenv.worker_process import start_method_of
 
@@ -96,7 +96,7 @@ def pickled_functions(env_fns: Sequence[Callable[[], Any]]) -> list[bytes]:
     for index, function in enumerate(env_fns):
         if id(function) not in pickled:
             try:
-                pickled[id(function)] = dumps(function)
+                pickled[id(function)] = dumps_function(function)
             except Exception as error:
                 raise TypeError(f"env_fns[{index}] cannot be sent to a worker process: {error}") from error
     return [pickled[id(function)] for function in env_fns]
