@@ -56,7 +56,8 @@ def _write_plain_discrete(space: Space[Any], target: Any, actions: Any) -> bool:
     if actions.dtype != np.int64 or actions.dtype != target.dtype or actions.shape != target.shape:
         return False
     # one comparison finds both ends: what lies below the start wraps around to huge
-    if ((actions - space.start if space.start else actions).view(np.uint64) >= space.n).any():
+    counted = (actions - space.start if space.start else actions).view(np.uint64)
+    if np.count_nonzero(counted >= space.n):
         return False
     target[:] = actions
     return True

@@ -133,7 +133,7 @@ def out_like(out: Any, observations: Any, name: str = "out") -> Any:
             out_like(out[key], part, f"{name}[{key!r}]")
     elif isinstance(observations, tuple):
         if not isinstance(out, tuple) or len(out) != len(observations):
-            raise ValueError(f"{name}: expected a tuple of {len(observations)} parts")
+            raise ValueError(f"{name}: expected a tuple of {len(observations)} parts, got {out!r}")
         for index, part in enumerate(observations):
             out_like(out[index], part, f"{name}[{index}]")
     elif not isinstance(out, np.ndarray) or not isinstance(observations, np.ndarray):

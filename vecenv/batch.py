@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium import Space
 
 from vecenv.buffers import Block, Layout
-from vecenv.spaces import allocate_batch, map_arrays
+from vecenv.spaces import allocate_batch
 
 Array = npt.NDArray[Any]
 
@@ -67,18 +67,6 @@ class BatchArrays:
     last_returns: Array
     last_lengths: Array
     last_seconds: Array
-
-    def rows(self, first: int, stop: int) -> BatchArrays:
-        """Views of the rows `first` to `stop - 1`."""
-        parts: dict[str, Any] = {
-            "observations": map_arrays(self.observations, lambda array: array[:, first:stop]),
-            "final_observations": map_arrays(self.final_observations, lambda array: array[first:stop]),
-            "actions": map_arrays(self.actions, lambda array: array[first:stop]),
-        }
-        for field in fields(self):
-            if field.name not in parts:
-                parts[field.name] = getattr(self, field.name)[first:stop]
-        return BatchArrays(**parts)
 
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

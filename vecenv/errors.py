@@ -47,21 +47,31 @@ class WorkerDied(VecEnvError):
         env_indices: indices of the environments that the worker hosted.
         pid: process id of the worker.
         exitcode: exit status; negative: minus the number of the signal; None: unknown.
+        doing: name of the call during which it was noticed.
+        advice: what can be done now.
     """
 
-    def __init__(self, env_indices: Sequence[int], pid: int, exitcode: int | None, doing: str) -> None:
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int,
+        exitcode: int | None,
+        doing: str,
+        advice: str = "close() still works; build the vector env anew to go on",
+    ) -> None:
         self.env_indices = tuple(env_indices)
         self.pid = pid
         self.exitcode = exitcode
         self.doing = doing
+        self.advice = advice
         super().__init__(
             f"worker process {pid} (environments {describe_indices(self.env_indices)}) died during `{doing}`: "
-            f"{describe_exit(exitcode)}. close() still works; build the vector env anew to go on."
+            f"{describe_exit(exitcode)}. {advice}."
         )
 
     def __reduce__(self) -> tuple[type[WorkerDied], tuple[Any, ...]]:
-        """Rebuild from the four arguments: the message alone does not construct the class."""
-        return (type(self), (self.env_indices, self.pid, self.exitcode, self.doing))
+        """Rebuild from the arguments: the message alone does not construct the class."""
+        return (type(self), (self.env_indices, self.pid, self.exitcode, self.doing, self.advice))
 
 
 class EnvError(VecEnvError):
@@ -75,6 +85,7 @@ class EnvError(VecEnvError):
         failures: every environment that failed in the same call.
         worker_pid: process id where it happened (the caller's own for the `sync` back end).
         remote_traceback: the traceback as text.
+        doing: name of the call.
     """
 
     env_index: int
@@ -102,7 +113,7 @@ class EnvFailure:
         env_index: index of the environment in the vector env.
         worker_pid: process id where it happened.
         exception: the exception, or None where it could not be pickled.
-        type_name: qualified name of its class.
+        type_name: name of its class.
         message: ``str`` of it.
         traceback: formatted traceback.
     """

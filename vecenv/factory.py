@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EnvFn = Callable[[], gym.Env[Any, Any]]
 
 BACKENDS = ("auto", "sync", "subproc")
-#: Names that belong to the contract and are refused for now, each with its reason.
+#: Back ends that are planned; refused by name.
 _NOT_YET = ("auto-fast", "envpool", "ale", "compiled", "ray")
 _BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
     "sync": ("observation_mode", "shared_memory"),

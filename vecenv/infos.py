@@ -212,13 +212,16 @@ class InfoColumns:
                 continue
             column = self._scalar_columns.get((key, type(value)))
             signature = None
-            if column is None or type(value) is int:
+            if column is None:
                 signature = signature_of(key, value)
                 column = self._columns.get(signature) if signature is not None else None
             if column is not None and not column[1][row]:
-                column[0][row] = value
-                column[1][row] = True
-                continue
+                try:
+                    column[0][row] = value
+                    column[1][row] = True
+                    continue
+                except OverflowError:  # an int beyond 64 bits
+                    pass
             if signature is not None and signature not in self._announced:
                 self._announced.add(signature)
                 self.announcements.append(signature)

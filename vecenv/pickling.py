@@ -13,7 +13,7 @@ import cloudpickle
 
 
 def dumps(message: Any) -> bytes:
-    """Pickle by the standard pickler, and by value (lambdas, local and `__main__` classes) where that one refuses."""
+    """Pickle; lambdas, local functions and what lives in `__main__` go by value."""
     try:
         data: bytes = cloudpickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     except RecursionError as error:

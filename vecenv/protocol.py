@@ -1,8 +1,12 @@
 """What a vector env and its workers agree on: the control arrays in the shared block and the messages beside it.
 
-A whole step is started by writing actions, slot and step number and waking every worker; a worker answers by writing
-the call's sequence number and waking the caller. Rows that are sent alone (`send`/`recv`) carry numbers of their own.
-Messages are `(word, value)` and precede the answer that they belong to; the answer tells how many they are.
+A whole step is started by writing the sequence number, slot and actions, then the step number, and waking every worker;
+the step number comes last because a worker may look at it without having been woken. A worker answers by writing the
+call's sequence number and waking the caller. Rows that are sent alone (`send`/`recv`) carry numbers of their own.
+
+Everything else are messages. To a worker, `(word, *values)`: column, actions, row_actions, row_resets, step, reset,
+call, set_attr, get_state, load_states, place_states, offer, adopt, let_go, close. Back, `(word, value)`: built, failed,
+results, infos, columns, observations, final; they precede the answer that they belong to, which tells how many they are.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ class Recovery:
                 cause = self._causes.pop(worker, None)
                 why = "" if cause is None else f" ({cause.failures[0].type_name}: {cause.failures[0].message})"
                 doing = f"{death.doing}{why}, {STRIKES} times in a row"
-                raise WorkerDied(death.env_indices, death.pid, death.exitcode, doing) from cause
+                advice = "Call reset() to try again"
+                raise WorkerDied(death.env_indices, death.pid, death.exitcode, doing, advice) from cause
             if self._start_again(worker, seeds, plan, objects) and worker not in replaced:
                 replaced.append(worker)
         return replaced

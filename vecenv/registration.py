@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import gymnasium
 
+from vecenv.errors import UnknownSetting
+
 # Games for one player that come with ale_py, by their ROM names.
 _ROM_NAMES = """
     adventure air_raid alien amidar assault asterix asteroids atlantis atlantis2 backgammon bank_heist
@@ -88,10 +90,10 @@ def find_game(env_id: str) -> AtariGame | None:
         The game, or None where the id does not name an Atari game.
 
     Raises:
-        ValueError: an id that means a random number of frames per step, which is not available.
+        UnknownSetting: an id that means a random number of frames per step, which is not available.
     """
     if env_id in _refused_ids():
-        raise ValueError(
+        raise UnknownSetting(
             f"{env_id!r} skips a random number of frames per step, which is not available; "
             f"use {_refused_ids()[env_id]!r}"
         )

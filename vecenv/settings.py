@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_differing_spaces
 
 from vecenv.arguments import check_positive_int
 from vecenv.autoreset import autoreset_mode_of
+from vecenv.errors import UnknownSetting
 from vecenv.spaces import same_layout
 
 #: "same", "different", or (batched space, single space).
@@ -50,10 +51,14 @@ class VectorSettings:
         """Read settings as users give them.
 
         Raises:
-            UnknownSetting: the autoreset mode does not exist.
+            UnknownSetting: a name or an autoreset mode that does not exist.
             TypeError, ValueError: a value that does not fit; the message names it.
         """
         settings["autoreset_mode"] = autoreset_mode_of(settings.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise UnknownSetting(f"setting {name!r} does not exist; there are: {', '.join(known)}")
         result = cls(**settings)
         check_positive_int("slots", result.slots)
         _check_observation_mode(result.observation_mode)

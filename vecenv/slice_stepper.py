@@ -1,4 +1,4 @@
-"""Resets and steps a contiguous slice of envs into the rows of a batch: the one place where that is done."""
+"""Resets and steps some envs of a vector env, each into its own row of the batch: the one place where that is done."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from vecenv.batch import BatchArrays
 from vecenv.env_failures import SliceFailed, env_failure
-from vecenv.errors import EnvFailure
 from vecenv.infos import own_copy
 from vecenv.spaces import copy_arrays, map_arrays, write_array, write_value
+from vecenv.step_record import StepRecord, numbers
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -26,33 +25,6 @@ class InfoSink(Protocol):
 
     def record(self, row: int, info: dict[str, Any]) -> None:
         """Take one env's info; numbers and arrays are copied before this returns or before the env runs again."""
-
-
-class _StepRecord:
-    """What the envs of a slice gave in one step, gathered before it is written to arrays at once.
-
-    Attributes:
-        whole: whether all envs were stepped (into the next slot) or some alone (in their slot).
-        rewards: one per env, in the order of stepping.
-        raw_rewards: likewise, the same list where envs do not tell them apart.
-        ends: (row, terminated, truncated) of the few rows where either is set.
-        episodes: rows whose episode (whole game) ended.
-        resets: rows that were only reset.
-        lost: rows whose episode a restart of the worker has cut off.
-        failures: of envs that raised.
-    """
-
-    __slots__ = ("ends", "episodes", "failures", "lost", "raw_rewards", "resets", "rewards", "whole")
-
-    def __init__(self, count: int, separate_raw_rewards: bool, whole: bool) -> None:
-        self.whole = whole
-        self.rewards: list[Any] = [0.0] * count
-        self.raw_rewards: list[Any] = [0.0] * count if separate_raw_rewards else self.rewards
-        self.ends: list[tuple[int, Any, Any]] = []
-        self.episodes: list[int] = []
-        self.resets: list[int] = []
-        self.lost: list[int] = []
-        self.failures: list[EnvFailure] = []
 
 
 class SliceStepper:
@@ -212,30 +184,61 @@ class SliceStepper:
         whole = rows is None
         own: Any = self.own if rows is None else rows
         rows = self.rows if rows is None else rows
-        record = _StepRecord(len(rows), self._separate_raw_rewards, whole)
+        record = StepRecord(len(rows), self._separate_raw_rewards, whole)
         self.arrays.final_mask[own] = False
-        for place, row in enumerate(rows):
-            try:
-                if self.step_seconds is None:
-                    self._step_row(place, row, slot, actions[place], record)
-                else:
-                    start = time.perf_counter()
-                    self._step_row(place, row, slot, actions[place], record)
-                    self.step_seconds[row] += 0.1 * (time.perf_counter() - start - self.step_seconds[row])
-            except BaseException as exception:
-                record.failures.append(env_failure(row, exception))
+        if self._lost or self.step_seconds is not None or self._separate_raw_rewards:
+            self._step_with_care(rows, slot, actions, record)
+        else:
+            self._step_plainly(rows, slot, actions, record)
         self._write_record(record, rows, own)
         if record.failures:
             raise SliceFailed(record.failures)
 
-    def _step_row(self, place: int, row: int, slot: int, action: Any, record: _StepRecord) -> None:
-        if self._lost and row in self._lost:
+    def _step_plainly(self, rows: Sequence[int], slot: int, actions: Sequence[Any], record: StepRecord) -> None:
+        """Step rows that need nothing but stepping; `_step_with_care` says what there can be besides."""
+        envs, pending, in_place, rewards = self.envs, self._pending, self._writes_in_place, record.rewards
+        out, shape, infos = self._slots[slot], self._row_shape, self._infos
+        dtype = out.dtype if self._plain else None
+        for place, row in enumerate(rows):
+            try:
+                if pending[row] and self._next_step:
+                    self._step_pending(row, slot, record)
+                    continue
+                if in_place[row]:
+                    reward, terminated, truncated, info = envs[row].step_into(actions[place], out[row])  # type: ignore[attr-defined]
+                else:
+                    observation, reward, terminated, truncated, info = envs[row].step(actions[place])
+                    if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
+                        out[row] = observation
+                    else:
+                        self._write(slot, row, observation)
+                # Copied at once where it is an array: envs may share one, and fill it again in the next row.
+                rewards[place] = reward if type(reward) is float else own_copy(reward)
+                if terminated or truncated:
+                    record.episodes.append(row)
+                    self._end_row(row, slot, terminated, truncated, info, record)
+                elif info:
+                    infos.record(row, info)
+            except BaseException as exception:
+                record.failures.append(env_failure(row, exception))
+
+    def _step_with_care(self, rows: Sequence[int], slot: int, actions: Sequence[Any], record: StepRecord) -> None:
+        """As `_step_plainly`, and: rows cut off by a restart, raw rewards, the time of each step."""
+        for place, row in enumerate(rows):
+            start = time.perf_counter()
+            try:
+                self._step_row(place, row, slot, actions[place], record)
+            except BaseException as exception:
+                record.failures.append(env_failure(row, exception))
+            if self.step_seconds is not None:
+                self.step_seconds[row] += 0.1 * (time.perf_counter() - start - self.step_seconds[row])
+
+    def _step_row(self, place: int, row: int, slot: int, action: Any, record: StepRecord) -> None:
+        if row in self._lost:
             self._report_loss(row, slot, record)
             return
         if self._pending[row] and self._next_step:
-            record.resets.append(row)
-            self._reset_row(row, slot)
-            self._pending[row] = False
+            self._step_pending(row, slot, record)
             return
         env = self.envs[row]
         if self._writes_in_place[row]:
@@ -243,23 +246,38 @@ class SliceStepper:
         else:
             observation, reward, terminated, truncated, info = env.step(action)
             self._write(slot, row, observation)
-        # Copied at once where it is an array: envs may share one, and fill it again in the next row.
-        record.rewards[place] = reward if type(reward) is float else own_copy(reward)
-        done = terminated or truncated
-        if done:
-            record.ends.append((row, bool(terminated), bool(truncated)))
-        if self._separate_raw_rewards:
-            self._count_game(place, row, truncated, record)
-        elif done:
+        record.rewards[place] = record.raw_rewards[place] = reward if type(reward) is float else own_copy(reward)
+        over = bool(terminated or truncated)
+        if self._counts_games[row]:
+            base: Any = env.unwrapped
+            record.raw_rewards[place] = base.unclipped_reward
+            over = bool(base.game_over or truncated)
+        if over:
             record.episodes.append(row)
-        if done and self._same_step:
+        if terminated or truncated:
+            self._end_row(row, slot, terminated, truncated, info, record)
+        elif info:
+            self._infos.record(row, info)
+
+    def _step_pending(self, row: int, slot: int, record: StepRecord) -> None:
+        """Under NEXT_STEP the step after an end only resets."""
+        record.resets.append(row)
+        self._reset_row(row, slot)
+        self._pending[row] = False
+
+    def _end_row(
+        self, row: int, slot: int, terminated: Any, truncated: Any, info: dict[str, Any], record: StepRecord
+    ) -> None:
+        """An episode ended, for the agent at least."""
+        record.ends.append((row, bool(terminated), bool(truncated)))
+        if self._same_step:
             self._reset_same_step(row, slot, info)
             return
-        self._pending[row] = bool(done)
+        self._pending[row] = True
         if info:
             self._infos.record(row, info)
 
-    def _report_loss(self, row: int, slot: int, record: _StepRecord) -> None:
+    def _report_loss(self, row: int, slot: int, record: StepRecord) -> None:
         """Say that the episode was cut off: last known observation, reward 0, truncated; then what the mode does."""
         self._lost.discard(row)
         if self.objects is not None:
@@ -273,18 +291,6 @@ class SliceStepper:
         else:
             self._pending[row] = True
         self._infos.record(row, {"worker_restarted": True})
-
-    def _count_game(self, place: int, row: int, truncated: Any, record: _StepRecord) -> None:
-        """Take raw reward and the end of the game from an env that tells them apart from what the agent sees."""
-        if not self._counts_games[row]:
-            record.raw_rewards[place] = record.rewards[place]
-            over = bool(record.ends and record.ends[-1][0] == row)
-        else:
-            base: Any = self.envs[row].unwrapped
-            record.raw_rewards[place] = base.unclipped_reward
-            over = bool(base.game_over or truncated)
-        if over:
-            record.episodes.append(row)
 
     def _reset_same_step(self, row: int, slot: int, info: dict[str, Any]) -> None:
         """Keep the end of the episode, then begin the next: an env may reuse the array and dict it returned."""
@@ -302,21 +308,13 @@ class SliceStepper:
 
     def _write(self, slot: int, row: int, observation: Any) -> None:
         if self._plain:
-            out = self._slots[slot]
-            if (
-                type(observation) is np.ndarray
-                and observation.shape == self._row_shape
-                and observation.dtype == out.dtype
-            ):
-                out[row] = observation
-            else:
-                write_array(out, row, observation)
+            write_array(self._slots[slot], row, observation)
         elif self.objects is not None:
             self.objects[row] = own_copy(observation)
         else:
             write_value(self._observation_space, self._slots[slot], row, observation)
 
-    def _write_record(self, record: _StepRecord, rows: Sequence[int], own: Any) -> None:
+    def _write_record(self, record: StepRecord, rows: Sequence[int], own: Any) -> None:
         """Write a step into the arrays: whole columns first, the few special rows after.
 
         Args:
@@ -360,28 +358,6 @@ def index_of(rows: Sequence[int]) -> Any:
     if rows and list(rows) == list(range(rows[0], rows[0] + len(rows))):
         return slice(rows[0], rows[0] + len(rows))
     return list(rows)
-
-
-def numbers(values: list[Any]) -> tuple[npt.NDArray[np.float64], list[int]]:
-    """One number per env; rewards of shape (1,) count as numbers, on every step alike.
-
-    Returns:
-        The numbers, 0 where a value is no single number, and the places of those values.
-    """
-    try:
-        plain = np.array(values)  # without a dtype: None and text would quietly become numbers
-        if plain.ndim == 1 and plain.dtype.kind in "biuf":
-            return plain.astype(np.float64, copy=False), []
-    except (TypeError, ValueError):
-        pass
-    array, wrong = np.zeros(len(values), np.float64), []
-    for place, value in enumerate(values):
-        single = np.asarray(value)
-        if single.size != 1 or single.dtype.kind not in "biuf":
-            wrong.append(place)
-        else:
-            array[place] = single.reshape(())[()]
-    return array, wrong
 
 
 def _counts_games(env: gym.Env[Any, Any]) -> bool:

@@ -107,7 +107,7 @@ class SubprocVecEnv(WorkerRows):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the workers, in the order of their slices."""
+        """Process ids of the workers, in order."""
         return tuple(process.pid for process in self._group.processes)
 
     @property

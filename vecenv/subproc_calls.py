@@ -89,12 +89,12 @@ class WorkerCalls(SendRecvVecEnv):
                 actions = {row: self._action_objects[row] for row in own}
                 self._group.send(worker, dumps(("actions", actions)), "step")
         control = self._control
+        self._sequence += 1
         self._steps += 1
+        control.sequence[0] = self._sequence
         control.slot[0] = slot
         control.wide[0] = wide
-        control.step[0] = self._steps
-        self._sequence += 1
-        control.sequence[0] = self._sequence
+        control.step[0] = self._steps  # last: workers may look at it without being woken, and go at once
         self._state = AsyncState.WAITING_STEP
         self._recovery.start_clock()
         self._group.wake_all()
@@ -175,7 +175,8 @@ class WorkerCalls(SendRecvVecEnv):
         self._raise_deaths()
         if self._doing not in ("reset", "step"):
             death = next(iter(self._group.deaths.values()))  # replaced at the next step or reset
-            raise WorkerDied(death.env_indices, death.pid, death.exitcode, self._doing)
+            advice = "The worker is replaced at the next step or reset"
+            raise WorkerDied(death.env_indices, death.pid, death.exitcode, self._doing, advice)
         restarted: set[int] = set()
         while self._group.deaths:
             for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):

@@ -31,6 +31,7 @@ from vecenv.lifeline import end_with
 from vecenv.pickling import dumps
 from vecenv.protocol import RESET_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
 from vecenv.settings import EnvDescription, describe_env
+from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal
 
 
@@ -152,17 +153,38 @@ class _Worker:
         poller.register(channel_fd, select.POLLIN)
         poller.register(signal_fd, select.POLLIN)
         control, worker = self._control, self._config.worker_index
+        wait = ShortWait()
+
+        step = control.step
+        plain = self._action_space is not None  # else the actions come as a message, which only the poller sees
+
+        def stepped() -> bool:
+            return plain and step.item() != self._last_step
+
         while True:
+            if wait.look(stepped):
+                self._last_step = step.item()
+                self._step()
+                continue
             ready = [descriptor for descriptor, _ in poller.poll()]
+            wait.slept()
             if channel_fd in ready and not self._serve_messages():
                 return
             if signal_fd in ready:
                 self._signals.clear()
-                if control.step[0] != self._last_step:
-                    self._last_step = int(control.step[0])
+                if step.item() != self._last_step:
+                    self._last_step = step.item()
+                    if not plain and not self._serve_sent_before():
+                        return
                     self._step()
                 elif control.row_requests[worker] != self._row_requests_seen:
                     self._serve_rows()
+
+    def _serve_sent_before(self) -> bool:
+        """Carry out what was sent before the step: it is there, though the poller may not have told yet."""
+        poller = select.poll()
+        poller.register(self._channel.fileno(), select.POLLIN)
+        return not poller.poll(0) or self._serve_messages()
 
     def _serve_messages(self) -> bool:
         """Carry out what has arrived; False: the last message was among it."""
@@ -205,6 +227,8 @@ class _Worker:
             self._carry_out(lambda: {value[0]: self._slice.adopt(*value)})
         elif word == "let_go":
             self._carry_out(lambda: self._slice.let_go(*value))
+        else:
+            raise RuntimeError(f"a worker was sent the unknown word {word!r}")
         return True
 
     def _carry_out(self, function: Callable[[], Any], whole: bool = False) -> None:

@@ -20,6 +20,7 @@ from vecenv.env_failures import unpack_failures
 from vecenv.errors import WorkerDied
 from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
+from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal
 from vecenv.worker_process import WorkerProcess, launch_worker
 
@@ -67,6 +68,7 @@ class WorkerGroup:
         self._poller = select.poll()
         self._inboxes: list[list[Any]] = [[] for _ in self.rows]
         self._control: Control | None = None
+        self._short_wait = ShortWait()
         self._worker_of: dict[int, int] = {}
         self._closed = False
         _groups.add(self)
@@ -181,12 +183,15 @@ class WorkerGroup:
         workers = range(len(self.rows)) if workers is None else workers
         deadline = None if timeout is None else time.monotonic() + timeout
         looked = False
+        if self._short_wait.look(lambda: not self._unanswered(workers)):
+            return True
         while self._unanswered(workers) and not (self.deaths and self._stop_at_death):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if left == 0.0 and looked:
                 return False
             self._take_events(left, doing)
             looked = left == 0.0
+        self._short_wait.slept()
         return True
 
     def wait_for_rows(self, rows: Sequence[int], count: int, doing: str, timeout: float | None) -> list[int]:

@@ -40,15 +40,16 @@ class WorkerProcess:
     Args:
         pid: process id.
         read_exit_code: asks whoever is the parent of the process for its exit status, None while unknown.
-        daemon: kept for callers that look at it.
 
     Attributes:
         pidfd: descriptor that turns readable when the process ends; None where the system has none.
     """
 
-    def __init__(self, pid: int, read_exit_code: Callable[[], int | None], daemon: bool = True) -> None:
+    #: Workers always end with the user's process.
+    daemon = True
+
+    def __init__(self, pid: int, read_exit_code: Callable[[], int | None]) -> None:
         self.pid = pid
-        self.daemon = daemon
         self._read_exit_code = read_exit_code
         self._exit_code: int | None = None
         self.pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None

@@ -21,7 +21,8 @@ class WorkerSettings:
     """Settings of `SubprocVecEnv` alone.
 
     Attributes:
-        num_workers: processes; each hosts a contiguous slice of the envs. None: usable cores. Never more than envs.
+        num_workers: processes; each hosts a contiguous share of the envs, until balancing moves some. None: usable
+            cores. Never more than envs.
         max_concurrency: upper bound on envs that run at the same time, which is the number of workers.
         start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``.
         daemon: see `SubprocVecEnv`.
