@@ -257,6 +257,8 @@ def signature_of(key: Any, value: Any) -> Signature | None:
         return (key, code, ()) if type(key) is str and key != "final_obs" else None
     if type(key) is not str or key == "final_obs" or not isinstance(value, (np.ndarray, np.number)):
         return None
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return None  # a column would give a scalar back
     dtype = value.dtype
     if dtype.kind not in "biufc" or dtype.byteorder == ">" or value.size > 4096:
         return None

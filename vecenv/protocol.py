@@ -6,7 +6,7 @@ call's sequence number and waking the caller. Rows that are sent alone (`send`/`
 
 Everything else are messages. To a worker, `(word, *values)`: column, actions, row_actions, row_resets, step, reset,
 call, set_attr, get_state, load_states, place_states, offer, adopt, let_go, close. Back, `(word, value)`: built, failed,
-results, infos, columns, observations, final; they precede the answer that they belong to, which tells how many they are.
+results, infos, columns, observations, final; they precede the answer that they belong to, which tells their number.
 """
 
 from __future__ import annotations
