@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 where everything was equal, else 1.
 
     Raises:
-        UnknownSetting: an unknown peer or game.
+        UnknownSetting: an unknown peer or game, or nothing to compare.
     """
     arguments = _parser().parse_args(argv)
     peers = [name.strip() for name in arguments.peers.split(",") if name.strip()]
@@ -145,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [peer for peer in peers if find_spec(PEER_NAMES[peer][1]) is None]
     for peer in missing:
         print(f"left out: {PEER_NAMES[peer][0]} ({PEER_NAMES[peer][1]} is not installed)", file=sys.stderr)
+    if len(missing) == len(peers) or not games:
+        raise UnknownSetting("nothing would be compared: name at least one game and one peer that is installed")
     results = []
     for peer in [peer for peer in peers if peer not in missing]:
         for rom in games:
@@ -234,11 +236,18 @@ The settings are fields of `AtariConfig`; each can be given to `make_vec` beside
 """
 
 
+def _positive(word: str) -> int:
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vecenv bench parity", description=__doc__)
     parser.add_argument("--peers", default=",".join(PEERS), help=f"comma-separated (default {','.join(PEERS)})")
     parser.add_argument("--games", default=",".join(GAMES), help="ROM names, comma-separated")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 0, 1, ... per game (default 3)")
-    parser.add_argument("--steps", type=int, default=5000, help="agent steps per run (default 5000)")
+    parser.add_argument("--seeds", type=_positive, default=3, help="seeds 0, 1, ... per game (default 3)")
+    parser.add_argument("--steps", type=_positive, default=5000, help="agent steps per run (default 5000)")
     parser.add_argument("--report", type=Path, help="where to write the page (default: print it)")
     return parser

@@ -154,8 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="length of one sample (default 1)")
     parser.add_argument("--json", type=Path, help="where to write the result (default results/workers-TIME.json)")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1 or arguments.seconds <= 0:
-        parser.error("--rounds must be at least 1 and --seconds positive")
+    if arguments.rounds < 1 or not 0 < arguments.seconds < 3600:
+        parser.error("--rounds must be at least 1 and --seconds above 0 and below an hour")
     rounds, seconds, workers = arguments.rounds, arguments.seconds, max(2, usable_cores())
     print(describe_machine())
     round_cost = measure_round(2, rounds, seconds)

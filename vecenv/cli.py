@@ -107,7 +107,10 @@ def _call(command: Command, words: list[str]) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in OPTIONAL_PACKAGES:
             raise
-        raise MissingExtra(OPTIONAL_PACKAGES[missing].distribution, command.extra or "all") from error
+        package = OPTIONAL_PACKAGES[missing]
+        # rich comes with two extras, and the demonstration has one that holds all it needs
+        extra = command.extra if command.extra == "demo" or missing == "rich" else package.extra
+        raise MissingExtra(package.distribution, extra or package.extra) from error
 
 
 def _overview(commands: dict[str, Command], program: str) -> str:
