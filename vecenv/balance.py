@@ -10,7 +10,7 @@ import numpy.typing as npt
 from vecenv.worker_group import WorkerGroup
 
 #: A move must shorten the step by at least this share.
-_GAIN = 0.05
+_GAIN = 0.01
 
 
 class Balancer:
