@@ -42,6 +42,18 @@ def test_env_arguments_and_wrappers():
         assert envs.get_attr("length") == (4, 4)
 
 
+@pytest.mark.parametrize("backend", ["sync", "subproc"])
+def test_arguments_of_single_envs(backend):
+    with make_vec(CountEnv, 3, backend, length=9, per_env_kwargs=[{}, {"length": 4}, {"uid": 7}]) as envs:
+        assert envs.get_attr("length") == (9, 4, 9)
+        assert envs.get_attr("uid") == (0, 0, 7)
+    with make_vec("Pendulum-v1", 2, backend, per_env_kwargs=[{"g": 1.0}, {"g": 9.0}]) as envs:
+        assert envs.get_attr("g") == (1.0, 9.0)
+    for wrong, error in (([{}], ValueError), ({"g": 1}, TypeError), ([1, 2], TypeError)):
+        with pytest.raises(error, match="per_env_kwargs"):
+            make_vec("Pendulum-v1", 2, backend, per_env_kwargs=wrong)
+
+
 def test_module_prefix_of_ids():
     with make_vec("gymnasium:CartPole-v1", 1, "sync") as envs:
         envs.reset()

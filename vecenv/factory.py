@@ -56,6 +56,7 @@ def make_vec(
     seed: int | Sequence[int | None] | None = None,
     wrappers: Sequence[Callable[[Any], Any]] = (),
     backend_options: Mapping[str, Any] | None = None,
+    per_env_kwargs: Sequence[Mapping[str, Any]] | None = None,
     **env_kwargs: Any,
 ) -> VecEnv:
     """Build a vector env.
@@ -77,6 +78,8 @@ def make_vec(
         wrappers: applied to every env, innermost first.
         backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``balance``,
             ``context`` (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.
+        per_env_kwargs: one mapping per env, for its constructor alone, on top of `env_kwargs`. Not for Atari ids, whose
+            settings go through `preprocess`. Envs whose bounds then differ need ``observation_mode``.
         env_kwargs: for the env's constructor; on Atari ids, physics such as ``repeat_action_probability``.
 
     Returns:
@@ -92,7 +95,7 @@ def make_vec(
         check_positive_int("num_workers", num_workers)
     backend = _chosen_backend(backend, num_envs, num_workers)
     options = _checked_options(backend, backend_options or {})
-    env_fn, config, preload = _env_function(env_id, preprocess, tuple(wrappers), env_kwargs)
+    env_fns, config, preload = _env_functions(env_id, preprocess, tuple(wrappers), env_kwargs, per_env_kwargs, num_envs)
     settings: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "copy": copy,
@@ -105,11 +108,11 @@ def make_vec(
     }
     envs: VecEnv
     if backend == "sync":
-        envs = SyncVecEnv([env_fn] * num_envs, **settings)
+        envs = SyncVecEnv(env_fns, **settings)
     else:
         from vecenv.subproc_backend import SubprocVecEnv  # not there on Windows
 
-        envs = SubprocVecEnv([env_fn] * num_envs, num_workers=num_workers, preload=preload, **settings)
+        envs = SubprocVecEnv(env_fns, num_workers=num_workers, preload=preload, **settings)
     envs.spec = _vector_spec(env_id, num_envs, env_kwargs)
     envs.config = config
     return envs
@@ -139,6 +142,30 @@ def _checked_options(backend: str, options: Mapping[str, Any]) -> dict[str, Any]
             known = ", ".join(_BACKEND_OPTIONS[backend]) or "none"
             raise UnknownSetting(f"backend_options[{name!r}] does not exist for {backend!r}; there are: {known}")
     return dict(options)
+
+
+def _env_functions(
+    env_id: Any,
+    preprocess: Any,
+    wrappers: tuple[Callable[[Any], Any], ...],
+    env_kwargs: dict[str, Any],
+    per_env_kwargs: Sequence[Mapping[str, Any]] | None,
+    num_envs: int,
+) -> tuple[list[EnvFn], AtariConfig | None, tuple[str, ...]]:
+    """The constructors of all envs; the same one where nothing tells them apart."""
+    if per_env_kwargs is None:
+        function, config, preload = _env_function(env_id, preprocess, wrappers, env_kwargs)
+        return [function] * num_envs, config, preload
+    if not isinstance(per_env_kwargs, Sequence) or not all(isinstance(own, Mapping) for own in per_env_kwargs):
+        raise TypeError(f"per_env_kwargs: expected a sequence of {num_envs} mappings, got {per_env_kwargs!r}")
+    if len(per_env_kwargs) != num_envs:
+        raise ValueError(
+            f"per_env_kwargs: expected one mapping per env, num_envs={num_envs}, got {len(per_env_kwargs)}"
+        )
+    made = [_env_function(env_id, preprocess, wrappers, {**env_kwargs, **own}) for own in per_env_kwargs]
+    if any(config is not None for _, config, _ in made):
+        raise NotImplementedError("per_env_kwargs: Atari ids take one configuration for all envs; use preprocess")
+    return [function for function, _, _ in made], None, ()
 
 
 def _env_function(
