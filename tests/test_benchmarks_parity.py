@@ -67,5 +67,6 @@ def test_peers_that_are_not_installed_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(parity, "find_spec", lambda name: None)
-    assert parity.main(["--games", "pong", "--seeds", "1", "--steps", "5"]) == 0
+    with pytest.raises(UnknownSetting, match="nothing would be compared"):
+        parity.main(["--games", "pong", "--seeds", "1", "--steps", "5"])
     assert capsys.readouterr().err.count("left out: ") == 4
