@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from vecenv.signals import uses_linux_means
 
 Array = npt.NDArray[Any]
 _ALIGNMENT = 64  # a cache line: rows of two workers in neighbouring arrays never share one by accident of layout
@@ -54,7 +55,7 @@ def create_block_file() -> int:
     Returns:
         A file descriptor, size 0. Linux: memfd. Elsewhere: a temporary file that is already unlinked.
     """
-    if sys.platform == "linux" and not os.environ.get("VECENV_PORTABLE"):
+    if uses_linux_means():
         return os.memfd_create("vecenv", os.MFD_CLOEXEC)
     descriptor, path = tempfile.mkstemp(prefix="vecenv-")
     os.unlink(path)

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 
-from vecenv.signals import use_eventfd
+from vecenv.signals import uses_linux_means
 
 
 def end_with(read_fd: int) -> None:
@@ -25,7 +25,7 @@ def end_with(read_fd: int) -> None:
     Args:
         read_fd: read end of a pipe on which nothing is ever written.
     """
-    if use_eventfd():
+    if uses_linux_means():
         signal.signal(signal.SIGIO, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
         fcntl.fcntl(read_fd, fcntl.F_SETOWN, os.getpid())

@@ -8,8 +8,8 @@ import socket
 import sys
 
 
-def use_eventfd() -> bool:
-    """Whether this platform has eventfds and the portable path was not asked for."""
+def uses_linux_means() -> bool:
+    """Whether memfds, eventfds and SIGIO are there, and the portable path was not asked for."""
     return sys.platform == "linux" and not os.environ.get("VECENV_PORTABLE")
 
 
@@ -28,7 +28,7 @@ class Signal:
     @classmethod
     def create(cls) -> Signal:
         """A new signal, not inherited by programs that are started, never blocking."""
-        if use_eventfd():
+        if uses_linux_means():
             descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             return cls(descriptor, descriptor)
         reader, writer = socket.socketpair()

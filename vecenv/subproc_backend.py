@@ -27,6 +27,7 @@ from vecenv.pickling import dumps
 from vecenv.protocol import BlockPlan, control_arrays, plan_control
 from vecenv.recovery import Recovery
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions
+from vecenv.subproc_calls import results_by_row
 from vecenv.subproc_rows import WorkerRows
 from vecenv.worker_group import WorkerGroup
 from vecenv.worker_settings import WorkerSettings, pickled_functions, shares, worker_config
@@ -199,11 +200,7 @@ class SubprocVecEnv(WorkerRows):
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Wait for `call_async`; `timeout` as for `reset_wait`."""
         self._check_pending(AsyncState.WAITING_CALL, "call")
-        results: dict[int, Any] = {}
-        for messages in self._finish(timeout):
-            for kind, value in messages:
-                if kind == "results":
-                    results.update(value)
+        results = results_by_row(self._finish(timeout))
         return tuple(results[row] for row in range(self.num_envs))
 
     def reset(
@@ -245,11 +242,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_not_outstanding("get_state", range(self.num_envs))
         self._doing = "get_state"
         self._send([dumps(("get_state", self.slot))] * self.num_workers, AsyncState.WAITING_CALL)
-        states: dict[int, bytes] = {}
-        for messages in self._finish(None):
-            for kind, value in messages:
-                if kind == "results":
-                    states.update(value)
+        states = results_by_row(self._finish(None))
         return [states[row] for row in range(self.num_envs)]
 
     def set_state(self, states: Sequence[bytes]) -> None:

@@ -190,11 +190,7 @@ class WorkerCalls(SendRecvVecEnv):
         self._control.answered[worker] = 0
         self._group.send(worker, message, self._doing)
         self._group.wait(self._doing, None, [worker])
-        results: dict[int, Any] = {}
-        for kind, value in self._group.take_results(worker):
-            if kind == "results":
-                results.update(value)
-        return results
+        return results_by_row([self._group.take_results(worker)])
 
     def _take_objects(self, kind: str, value: dict[int, Any]) -> None:
         target = self._objects if kind == "observations" else self._final_objects
@@ -228,3 +224,13 @@ class WorkerCalls(SendRecvVecEnv):
 
     def _current_plan(self) -> BlockPlan:
         return self._arena.added_to(self._plan)
+
+
+def results_by_row(replies: Sequence[Sequence[tuple[str, Any]]]) -> dict[int, Any]:
+    """What calls of envs gave, out of the messages of all workers."""
+    results: dict[int, Any] = {}
+    for messages in replies:
+        for kind, value in messages:
+            if kind == "results":
+                results.update(value)
+    return results

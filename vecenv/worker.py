@@ -135,12 +135,12 @@ class _Worker:
         self._num_envs = plan.num_envs
         self._arena = block["info_arena"]
         self._slice.attach(self._arrays, plan.observation_space, plan.slots, self._infos)
-        if plan.measures:
-            self._slice.step_seconds = control_arrays(block).step_seconds
         for column in plan.columns:
             self._use_column(*column)
         control = control_arrays(block)
         self._control = control
+        if plan.measures:
+            self._slice.step_seconds = control.step_seconds
         self._last_step = int(control.step[0])
         self._answer([])
 
