@@ -73,7 +73,7 @@ class SubprocVecEnv(WorkerRows):
             raise NotImplementedError(
                 "worker: functions of one's own are not supported; wrap the envs, or use Gymnasium's AsyncVectorEnv"
             )
-        self._worker_settings, settings = WorkerSettings.split(settings, context=context, daemon=daemon)
+        self._worker_settings, settings = WorkerSettings.split(settings, context=context)
         self.settings = VectorSettings.checked(
             shared_memory=shared_memory,
             copy=copy,

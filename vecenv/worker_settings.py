@@ -25,7 +25,6 @@ class WorkerSettings:
             cores. Never more than envs.
         max_concurrency: upper bound on envs that run at the same time, which is the number of workers.
         start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``.
-        daemon: see `SubprocVecEnv`.
         preload: modules to import once in the fork server before workers are forked.
         info_spec: info fields known ahead, name -> dtype or (dtype, shape); others are learnt when first seen.
         on_worker_failure: ``"raise"``: a dead worker raises `WorkerDied`. ``"restart"``: its envs are built anew and
@@ -38,7 +37,6 @@ class WorkerSettings:
     num_workers: int | None = None
     max_concurrency: int | None = None
     start_method: str = "forkserver"
-    daemon: bool = True
     preload: tuple[str, ...] = ()
     info_spec: Mapping[str, Any] | None = None
     on_worker_failure: str = "raise"
@@ -46,19 +44,19 @@ class WorkerSettings:
     balance: bool = False
 
     @classmethod
-    def split(cls, settings: dict[str, Any], context: Any, daemon: bool) -> tuple[WorkerSettings, dict[str, Any]]:
+    def split(cls, settings: dict[str, Any], context: Any) -> tuple[WorkerSettings, dict[str, Any]]:
         """Read these settings out of a dict and give the rest.
 
         Raises:
             UnknownSetting: a start method or failure policy that does not exist.
             TypeError, ValueError: a value that does not fit.
         """
-        names = {field.name for field in fields(cls)} - {"start_method", "daemon"}
+        names = {field.name for field in fields(cls)} - {"start_method"}
         own = {name: value for name, value in settings.items() if name in names}
         rest = {name: value for name, value in settings.items() if name not in names}
         if "preload" in own:
             own["preload"] = tuple(own["preload"])
-        result = cls(start_method=start_method_of(context), daemon=daemon, **own)
+        result = cls(start_method=start_method_of(context), **own)
         if result.num_workers is not None:
             check_positive_int("num_workers", result.num_workers)
         if result.max_concurrency is not None:
