@@ -35,11 +35,11 @@ ALLOWED_FILES = {
     "matplotlib": {"agents/"},
     "imageio": {"agents/"},
     "cv2": {"preprocess/reference.py"},
-    "ale_py": {"vecenv/atari", "vecenv/ale_backend.py"},
-    "envpool": {"vecenv/envpool_backend.py"},
-    "stable_baselines3": {"vecenv/sb3.py"},
-    "tianshou": {"vecenv/tianshou.py"},
-    "ray": {"vecenv/ray_backend.py"},
+    "ale_py": {"vecenv/atari", "vecenv/ale_"},
+    "envpool": {"vecenv/envpool_"},
+    "stable_baselines3": {"vecenv/sb3"},
+    "tianshou": {"vecenv/tianshou"},
+    "ray": {"vecenv/ray_", "agents/ray_"},
 }
 MOST_LINES = 400
 

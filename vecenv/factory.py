@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_positive_int
 from vecenv.base import VecEnv
+from vecenv.engines import ENGINES, EngineRequest, is_available, make_engine_envs
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.sync_backend import SyncVecEnv
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 
-BACKENDS = ("auto", "sync", "subproc")
+BACKENDS = ("auto", "sync", "subproc", *filter(is_available, ENGINES))
 #: Back ends that are planned; refused by name.
-_NOT_YET = ("auto-fast", "envpool", "ale", "compiled", "ray")
+_NOT_YET = ("auto-fast", *(name for name in ENGINES if name not in BACKENDS))
 _BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
     "sync": ("observation_mode", "shared_memory"),
     "subproc": (
@@ -94,18 +95,30 @@ def make_vec(
     if num_workers is not None:
         check_positive_int("num_workers", num_workers)
     backend = _chosen_backend(backend, num_envs, num_workers)
-    options = _checked_options(backend, backend_options or {})
-    env_fns, config, preload = _env_functions(env_id, preprocess, tuple(wrappers), env_kwargs, per_env_kwargs, num_envs)
-    settings: dict[str, Any] = {
+    vector_settings: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "copy": copy,
         "slots": slots,
         "statistics": statistics,
         "seed": seed,
         "batch_size": batch_size,
-        "shared_memory": None,
-        **options,
     }
+    if backend in ENGINES:
+        request = EngineRequest(
+            env_id,
+            num_envs,
+            vector_settings,
+            num_workers,
+            preprocess,
+            tuple(wrappers),
+            backend_options or {},
+            env_kwargs,
+            per_env_kwargs,
+        )
+        return make_engine_envs(backend, request)
+    options = _checked_options(backend, backend_options or {})
+    env_fns, config, preload = _env_functions(env_id, preprocess, tuple(wrappers), env_kwargs, per_env_kwargs, num_envs)
+    settings: dict[str, Any] = {**vector_settings, "shared_memory": None, **options}
     envs: VecEnv
     if backend == "sync":
         envs = SyncVecEnv(env_fns, **settings)
