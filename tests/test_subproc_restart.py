@@ -143,6 +143,9 @@ def test_bad_settings():
     for limit in (0, -1, "3", True):
         with pytest.raises(ValueError, match="step_timeout"):
             SubprocVecEnv([CountEnv], step_timeout=limit)
+    for name, value in (("balance", "no"), ("balance", 1), ("preload", "abc"), ("preload", [3]), ("preload", 3)):
+        with pytest.raises(TypeError, match=f"{name}: expected"):
+            SubprocVecEnv([CountEnv], **{name: value})
 
 
 def run_with_kills(seed, steps, kills, record):

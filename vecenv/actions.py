@@ -10,7 +10,7 @@ from gymnasium import Space, spaces
 from gymnasium.error import CustomSpaceError
 from gymnasium.vector.utils import iterate
 
-from vecenv.spaces import map_arrays, row_of
+from vecenv.spaces import as_integers, casts_safely, map_arrays, row_of
 
 Array = npt.NDArray[Any]
 
@@ -110,14 +110,14 @@ def _as_array(part: _Part, num_envs: int) -> Array:
         raise ValueError(f"{name}: expected shape {(num_envs, *shape)}, got {array.shape}")
     if array.dtype == dtype:
         return array
-    safe = np.can_cast(array.dtype, dtype, "same_kind") or (dtype.kind == "u" and array.dtype.kind == "i")
+    safe = casts_safely(array.dtype, dtype)
     if not safe and dtype.kind == "f" and array.dtype.kind in "iu" and not isinstance(actions, np.ndarray):
         safe = True  # a list of ints for a float space: no dtype was chosen
     if not safe:
         raise TypeError(f"{name}: expected dtype {dtype}, got {array.dtype}, which does not cast safely")
     if dtype.kind in "iu":
-        converted = array.astype(dtype)
-        if not np.array_equal(converted, array):
+        converted = as_integers(array, dtype)
+        if converted is None:
             raise ValueError(f"{name}: values do not fit into {dtype}")
         return converted
     return array

@@ -46,7 +46,12 @@ class Layout:
         dtype = np.dtype(dtype)
         self.arrays[name] = ArraySpec(name, shape, dtype, self.size)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self.size += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.size += aligned(nbytes)
+
+
+def aligned(nbytes: int) -> int:
+    """A number of bytes, rounded up to whole cache lines."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def create_block_file() -> int:

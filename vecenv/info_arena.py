@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vecenv.buffers import aligned
 from vecenv.infos import Infos, Signature, add_column, add_info, dtype_of, signature_of, value_in
 from vecenv.protocol import BlockPlan, column_arrays
 
@@ -17,7 +18,6 @@ Column = tuple[Signature, int, int]
 
 #: Room for columns, per env; fields that find none stay messages.
 ARENA_BYTES_PER_ENV = 4096
-_ALIGNMENT = 64
 
 
 class InfoArena:
@@ -49,8 +49,8 @@ class InfoArena:
         known = {signature for signature, _, _ in self._columns}
         for signature in signatures:
             nbytes = self._num_envs * dtype_of(signature).itemsize * int(np.prod(signature[2], dtype=np.int64))
-            mask_offset = self._used + _rounded(nbytes)
-            end = mask_offset + _rounded(self._num_envs)
+            mask_offset = self._used + aligned(nbytes)
+            end = mask_offset + aligned(self._num_envs)
             if signature in known or end > len(self._memory):
                 continue
             column = (signature, self._used, mask_offset)
@@ -116,10 +116,6 @@ class RowInfoError(Exception):
     def __init__(self, causes: dict[int, Exception]) -> None:
         super().__init__(causes)
         self.causes = causes
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _declared_signature(name: str, what: Any) -> Signature:

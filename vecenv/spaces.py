@@ -144,8 +144,15 @@ def write_value(space: Space[Any], batch: Any, row: int, value: Any) -> None:
         write_array(batch, row, value)
 
 
-def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def casts_safely(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether values of one dtype may be written into another: of the same kind, or signed into unsigned."""
     return np.can_cast(given, wanted, "same_kind") or (given.kind == "i" and wanted.kind == "u")
+
+
+def as_integers(array: Array, dtype: np.dtype[Any]) -> Array | None:
+    """The array in an integer dtype; None where a value does not fit into it."""
+    converted = array.astype(dtype)
+    return converted if np.array_equal(converted, array) else None
 
 
 def write_array(batch: Array, row: int, value: Any) -> None:
@@ -158,11 +165,11 @@ def write_array(batch: Array, row: int, value: Any) -> None:
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.shape != batch.shape[1:]:
         raise ValueError(f"expected shape {batch.shape[1:]}, got {array.shape}")
-    if array.dtype != batch.dtype and not _fits(array.dtype, batch.dtype):
+    if array.dtype != batch.dtype and not casts_safely(array.dtype, batch.dtype):
         raise TypeError(f"expected dtype {batch.dtype}, got {array.dtype}")
     if array.dtype != batch.dtype and batch.dtype.kind in "iu":
-        converted = array.astype(batch.dtype)
-        if not np.array_equal(converted, array):
+        converted = as_integers(array, batch.dtype)
+        if converted is None:
             raise ValueError(f"values do not fit into {batch.dtype}: {array!r}")
         array = converted
     batch[row] = array

@@ -158,7 +158,12 @@ class SubprocVecEnv(WorkerRows):
     # -- asynchronous pairs ------------------------------------------------------------------------------------------
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
-        """Start a reset; `reset_wait` gives its result. Arguments as for `reset`."""
+        """Start a reset; `reset_wait` gives its result. Arguments as for `reset`.
+
+        Raises:
+            AlreadyPendingCallError: another call is pending.
+            WorkerDied: a worker process has ended and is not replaced.
+        """
         self._check_idle("reset")
         self._begin_reset(seed, options)
 
@@ -171,25 +176,46 @@ class SubprocVecEnv(WorkerRows):
             out: array (or nest of arrays) to write the observations into.
 
         Raises:
+            NoAsyncCallError: no reset was started.
             multiprocessing.TimeoutError: it is not done yet.
+            EnvError: some envs raised.
+            WorkerDied: a worker process ended.
         """
         self._check_pending(AsyncState.WAITING_RESET, "reset")
         self._check_out(out)
         return self._end_reset(timeout, out)
 
     def step_async(self, actions: Any) -> None:
-        """Start a step; `step_wait` gives its result. Arguments as for `step`."""
+        """Start a step; `step_wait` gives its result. Arguments as for `step`.
+
+        Raises:
+            AlreadyPendingCallError: another call is pending.
+            TypeError, ValueError: the actions do not fit; nothing was sent.
+            WorkerDied: a worker process has ended and is not replaced.
+        """
         self._check_idle("step")
         self._begin_step(actions)
 
     def step_wait(self, timeout: float | None = None, out: Any = None) -> StepResult:
-        """Wait for `step_async`; arguments as for `reset_wait`."""
+        """Wait for `step_async`; arguments as for `reset_wait`, result as of `step`.
+
+        Raises:
+            NoAsyncCallError: no step was started.
+            multiprocessing.TimeoutError: it is not done yet; it stays pending.
+            EnvError: some envs raised.
+            WorkerDied: a worker process ended.
+        """
         self._check_pending(AsyncState.WAITING_STEP, "step")
         self._check_out(out)
         return self._end_step(timeout, out)
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Start a call; `call_wait` gives its results. Arguments as for `call`."""
+        """Start a call; `call_wait` gives its results. Arguments as for `call`.
+
+        Raises:
+            AlreadyPendingCallError: another call is pending.
+            ValueError: `reset`, `step` or `close`, which the vector env has itself.
+        """
         self._check_idle("call")
         self._check_not_outstanding("call", range(self.num_envs))
         check_callable_name(name)
@@ -198,7 +224,14 @@ class SubprocVecEnv(WorkerRows):
         self._send([message] * self.num_workers, AsyncState.WAITING_CALL)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Wait for `call_async`; `timeout` as for `reset_wait`."""
+        """Wait for `call_async`; `timeout` as for `reset_wait`.
+
+        Raises:
+            NoAsyncCallError: no call was started.
+            multiprocessing.TimeoutError: it is not done yet; it stays pending.
+            EnvError: some envs raised.
+            WorkerDied: a worker process ended.
+        """
         self._check_pending(AsyncState.WAITING_CALL, "call")
         results = results_by_row(self._finish(timeout))
         return tuple(results[row] for row in range(self.num_envs))

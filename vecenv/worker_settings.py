@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_positive_int
@@ -55,7 +56,7 @@ class WorkerSettings:
         own = {name: value for name, value in settings.items() if name in names}
         rest = {name: value for name, value in settings.items() if name not in names}
         if "preload" in own:
-            own["preload"] = tuple(own["preload"])
+            own["preload"] = _module_names(own["preload"])
         result = cls(start_method=start_method_of(context), **own)
         if result.num_workers is not None:
             check_positive_int("num_workers", result.num_workers)
@@ -71,12 +72,25 @@ class WorkerSettings:
         limit = result.step_timeout
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0):
             raise ValueError(f"step_timeout: expected a positive number of seconds or None, got {limit!r}")
+        if not isinstance(result.balance, (bool, np.bool_)):
+            raise TypeError(f"balance: expected True or False, got {result.balance!r}")
         return result, rest
 
     def workers_for(self, num_envs: int) -> int:
         """How many workers a number of envs gets."""
         workers = min(usable_cores() if self.num_workers is None else self.num_workers, num_envs)
         return workers if self.max_concurrency is None else min(workers, self.max_concurrency)
+
+
+def _module_names(preload: Any) -> tuple[str, ...]:
+    """Names of modules; a single string would be taken for its letters."""
+    if isinstance(preload, (str, bytes)) or not isinstance(preload, Iterable):
+        raise TypeError(f"preload: expected a sequence of names of modules, got {preload!r}")
+    names = tuple(preload)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"preload: expected names of modules, got {name!r}")
+    return names
 
 
 def shares(num_envs: int, num_workers: int) -> list[list[int]]:
