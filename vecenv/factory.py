@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_positive_int
+from vecenv.backend_choice import choose_backend, make_compiled_envs
 from vecenv.base import VecEnv
 from vecenv.engines import ENGINES, EngineRequest, is_available, make_engine_envs
 from vecenv.errors import MissingExtra, UnknownSetting
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 
-BACKENDS = ("auto", "sync", "subproc", *filter(is_available, ENGINES))
+BACKENDS = ("auto", "auto-fast", "sync", "subproc", *filter(is_available, ENGINES))
 #: Back ends that are planned; refused by name.
-_NOT_YET = ("auto-fast", *(name for name in ENGINES if name not in BACKENDS))
+_NOT_YET = tuple(name for name in ENGINES if name not in BACKENDS)
 _BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
     "sync": ("observation_mode", "shared_memory"),
     "subproc": (
@@ -40,6 +41,7 @@ _BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
         "step_timeout",
     ),
 }
+_WORKER_OPTIONS = frozenset(_BACKEND_OPTIONS["subproc"]) - frozenset(_BACKEND_OPTIONS["sync"])
 
 
 def make_vec(
@@ -66,8 +68,9 @@ def make_vec(
         env_id: id of a registered env, its spec, or a function that builds one env. Atari ids run through this
             package's own pipeline unless ``preprocess="none"``.
         num_envs: number of environments.
-        backend: ``"sync"`` (the caller's process), ``"subproc"`` (worker processes) or ``"auto"``: subproc where there
-            is more than one env and more than one usable core. All give the same results for the same seeds.
+        backend: ``"sync"`` (the caller's process), ``"subproc"`` (worker processes), an engine by its name, or
+            ``"auto"``: sync or subproc by the rule that `vecenv.backend_choice` states; these give the same results for
+            the same seeds. ``"auto-fast"``: the compiled back end where it can, else as ``"auto"``.
         num_workers: processes of the subproc back end. None: usable cores, at most one per env.
         batch_size: how many environments `recv` returns; None: all.
         autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, or Gymnasium's enum.
@@ -94,7 +97,7 @@ def make_vec(
     num_envs = check_positive_int("num_envs", num_envs)
     if num_workers is not None:
         check_positive_int("num_workers", num_workers)
-    backend = _chosen_backend(backend, num_envs, num_workers)
+    _check_backend(backend, num_workers)
     vector_settings: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "copy": copy,
@@ -103,50 +106,57 @@ def make_vec(
         "seed": seed,
         "batch_size": batch_size,
     }
+    request = EngineRequest(
+        env_id,
+        num_envs,
+        vector_settings,
+        num_workers,
+        preprocess,
+        tuple(wrappers),
+        backend_options or {},
+        env_kwargs,
+        per_env_kwargs,
+    )
     if backend in ENGINES:
-        request = EngineRequest(
-            env_id,
-            num_envs,
-            vector_settings,
-            num_workers,
-            preprocess,
-            tuple(wrappers),
-            backend_options or {},
-            env_kwargs,
-            per_env_kwargs,
-        )
         return make_engine_envs(backend, request)
-    options = _checked_options(backend, backend_options or {})
-    env_fns, config, preload = _env_functions(env_id, preprocess, tuple(wrappers), env_kwargs, per_env_kwargs, num_envs)
-    settings: dict[str, Any] = {**vector_settings, "shared_memory": None, **options}
+    if backend == "auto-fast":
+        compiled = make_compiled_envs(request)
+        if compiled is not None:
+            return compiled
+    if backend in ("auto", "auto-fast"):
+        backend = choose_backend(request, _WORKER_OPTIONS)
+    return _make_python_envs(backend, request)
+
+
+def _make_python_envs(backend: str, request: EngineRequest) -> VecEnv:
+    """A vector env of the `sync` or `subproc` back end."""
+    options = _checked_options(backend, request.options)
+    env_kwargs = dict(request.env_kwargs)
+    env_fns, config, preload = _env_functions(
+        request.env_id, request.preprocess, request.wrappers, env_kwargs, request.per_env_kwargs, request.num_envs
+    )
+    settings: dict[str, Any] = {**request.settings, "shared_memory": None, **options}
     envs: VecEnv
     if backend == "sync":
         envs = SyncVecEnv(env_fns, **settings)
     else:
         from vecenv.subproc_backend import SubprocVecEnv  # not there on Windows
 
-        envs = SubprocVecEnv(env_fns, num_workers=num_workers, preload=preload, **settings)
-    envs.spec = _vector_spec(env_id, num_envs, env_kwargs)
+        envs = SubprocVecEnv(env_fns, num_workers=request.num_workers, preload=preload, **settings)
+    envs.spec = _vector_spec(request.env_id, request.num_envs, env_kwargs)
     envs.config = config
     return envs
 
 
-def _chosen_backend(backend: str, num_envs: int, num_workers: int | None) -> str:
+def _check_backend(backend: str, num_workers: int | None) -> None:
     if backend in _NOT_YET:
         raise NotImplementedError(f"backend={backend!r} is not available yet; available are {', '.join(BACKENDS)}")
     if backend not in BACKENDS:
         raise UnknownSetting(f"backend={backend!r} does not exist; available are {', '.join(BACKENDS)}")
-    if sys.platform == "win32" and (backend == "subproc" or num_workers is not None):
+    if sys.platform == "win32" and (backend == "subproc" or (num_workers is not None and backend not in ENGINES)):
         raise NotImplementedError("backend='subproc' is not available on Windows; use backend='sync'")
-    if backend != "auto":
-        if backend == "sync" and num_workers is not None:
-            raise ValueError(f"num_workers={num_workers}: the sync back end has no workers; use backend='subproc'")
-        return backend
-    from vecenv.cores import usable_cores
-
-    if sys.platform == "win32":
-        return "sync"
-    return "subproc" if num_workers is not None or (num_envs > 1 and usable_cores() > 1) else "sync"
+    if backend == "sync" and num_workers is not None:
+        raise ValueError(f"num_workers={num_workers}: the sync back end has no workers; use backend='subproc'")
 
 
 def _checked_options(backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
