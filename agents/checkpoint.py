@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-FORMAT = 1
+from vecenv.errors import UnknownSetting
+
+FORMAT = 2
 """Version of the layout; files of another version are refused."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UnknownSetting):
     """The file is missing, damaged, or not a checkpoint of this version; the message names it."""
 
 

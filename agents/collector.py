@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -13,18 +13,8 @@ from vecenv import VecEnv, true_next_obs
 from vecenv.errors import UnknownSetting
 
 from .inference import BatchedPolicy
+from .learner import CollectionInterrupted, Episode, finished_episodes
 from .rollout_buffer import RolloutBuffer
-
-
-class Episode(NamedTuple):
-    """A finished episode, in the environment's own unclipped rewards."""
-
-    total_reward: float
-    length: int
-
-
-class CollectionInterrupted(Exception):
-    """The rollout was given up because a stop was asked for."""
 
 
 class RolloutCollector:
@@ -48,13 +38,17 @@ class RolloutCollector:
         self.policy = policy
         self.rollout = RolloutBuffer(envs.observation_slots)
         self._observations: NDArray[Any] | None = None
-        self._is_filler = np.zeros(envs.num_envs, np.bool_)
+        self.is_filler = np.zeros(envs.num_envs, np.bool_)
         self._first_action = int(getattr(envs.single_action_space, "start", 0))
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes in all environments."""
         self._observations, _ = self.envs.reset(seed=seed)
-        self._is_filler[:] = False
+        self.is_filler[:] = False
+
+    def go_on(self) -> None:
+        """Take up environments in the middle of their episodes, after `set_state`; ``is_filler`` must be restored."""
+        self._observations = self.envs.observations
 
     def collect(self, stop_requested: Callable[[], bool] = lambda: False) -> list[Episode]:
         """Take T steps; returns the episodes that ended.
@@ -74,7 +68,7 @@ class RolloutCollector:
                 raise CollectionInterrupted
             output = self.policy.act(self._observations)
             rollout.actions[t], rollout.log_probs[t], rollout.values[t] = output
-            np.logical_not(self._is_filler, out=rollout.valid[t])
+            np.logical_not(self.is_filler, out=rollout.valid[t])
             actions = output.actions + self._first_action if self._first_action else output.actions
             self._observations, rewards, terminations, truncations, infos = self.envs.step(actions)
             rollout.rewards[t], rollout.terminations[t], rollout.truncations[t] = rewards, terminations, truncations
@@ -82,9 +76,8 @@ class RolloutCollector:
                 if "_final_obs" in infos:
                     final_values.append((t, *self._values_of_final_observations(infos)))
             else:
-                np.logical_or(terminations, truncations, out=self._is_filler)
-            if "_episode" in infos:
-                episodes.extend(_finished_episodes(infos))
+                np.logical_or(terminations, truncations, out=self.is_filler)
+            episodes.extend(finished_episodes(infos))
         rollout.next_values[:-1] = rollout.values[1:]
         rollout.next_values[-1] = self.policy.values(self._observations)
         for t, envs, values in final_values:
@@ -95,8 +88,3 @@ class RolloutCollector:
         """Envs whose episode ended in same-step autoreset, and the values of their true last observations."""
         envs = np.flatnonzero(infos["_final_obs"])
         return envs, self.policy.values(true_next_obs(self._observations, infos, self.autoreset_mode)[envs])
-
-
-def _finished_episodes(infos: dict[str, Any]) -> list[Episode]:
-    totals, lengths = infos["episode"]["r"], infos["episode"]["l"]
-    return [Episode(float(totals[env]), int(lengths[env])) for env in np.flatnonzero(infos["_episode"])]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from vecenv.errors import UnknownSetting
 
 Precision = Literal["auto", "float32", "bfloat16"]
 NetworkName = Literal["mlp", "small-cnn", "nature-cnn"]
-Settings = TypeVar("Settings", bound="PPOConfig | RunConfig")
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ PPO_PRESETS: dict[str, PPOConfig] = {
         training_threads=0,
     ),
 }
-"""Hyper-parameters per kind of environment; :func:`preset_for` picks one by the environment's id."""
+"""Hyper-parameters per kind of environment."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,10 @@ class RunConfig:
     """Number format of networks; auto takes bfloat16 only where it measures faster and acts the same."""
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints."""
-    ppo: PPOConfig = PPOConfig()
-    """Hyper-parameters of PPO."""
+    algorithm: str = "ppo"
+    """Name of the algorithm."""
+    settings: Any = PPOConfig()
+    """Hyper-parameters of the algorithm, the frozen dataclass that its entry in the table of algorithms names."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot run.
@@ -133,29 +133,3 @@ class RunConfig:
             raise UnknownSetting(f"max_seconds must be above 0, got {self.max_seconds!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise UnknownSetting(f"seed must be a whole number of at least 0, got {self.seed!r}")
-
-
-def preset_for(env_id: str) -> PPOConfig:
-    """The hyper-parameters that suit the kind of environment behind ``env_id``, without building it."""
-    from vecenv.atari import find_game
-
-    return PPO_PRESETS["atari" if find_game(env_id) is not None else "classic-control"]
-
-
-def run_config_from_dict(values: dict[str, Any]) -> RunConfig:
-    """Rebuild a :class:`RunConfig` from the plain dictionary of a checkpoint.
-
-    Raises:
-        UnknownSetting: when a key is not a setting of this version.
-    """
-    values = dict(values)
-    values["ppo"] = _from_dict(PPOConfig, values.get("ppo", {}))
-    return _from_dict(RunConfig, values)
-
-
-def _from_dict(kind: type[Settings], values: dict[str, Any]) -> Settings:
-    known = {field.name for field in dataclasses.fields(kind)}
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise UnknownSetting(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    return kind(**values)

@@ -18,7 +18,7 @@ def draw_curve(metrics_csv: Path, picture: Path, title: str, solve_at: float | N
     """
     from matplotlib.figure import Figure  # slow to import, and wanted once at the end of a run
 
-    columns = read_metrics(metrics_csv)
+    columns = read_metrics(metrics_csv) or {"seconds": [], "env_steps": [], "mean_return": []}
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     figure.suptitle(title)
     over = (("seconds", "seconds", 1), ("env_steps", "thousand env steps", 1000))

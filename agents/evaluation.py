@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,11 @@ import vecenv
 from vecenv import VecEnv
 from vecenv.errors import UnknownSetting
 
-from .arguments import parse_arguments
-from .checkpoint import CheckpointError, load_checkpoint
-from .collector import Episode
-from .config import RunConfig, run_config_from_dict
+from .algorithms import find_algorithm, run_config_from_dict
+from .checkpoint import load_checkpoint
+from .command_line import parse_arguments
 from .inference import BatchedPolicy
-from .networks import build_actor_critic
+from .learner import Episode
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", description)
     if arguments.episodes < 1:
         raise UnknownSetting(f"episodes must be at least 1, got {arguments.episodes}")
-    try:
-        checkpoint = load_checkpoint(path)
-    except CheckpointError as error:
-        raise UnknownSetting(str(error)) from error
+    checkpoint = load_checkpoint(path)
     run = run_config_from_dict(checkpoint["run"])
     num_envs = min(arguments.episodes, 16) if arguments.num_envs is None else arguments.num_envs
     envs = vecenv.make_vec(
@@ -69,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         statistics=True,
     )
     try:
-        policy = _policy(run, envs, checkpoint, "categorical" if arguments.sample else "greedy", arguments.seed)
+        policy = find_algorithm(run.algorithm).evaluation_policy(
+            envs, run.settings, checkpoint["learner"], sample=arguments.sample, seed=arguments.seed, device="cpu"
+        )
         episodes = play_episodes(envs, policy, arguments.episodes, arguments.seed)
     finally:
         envs.close()
@@ -108,9 +105,3 @@ def play_episodes(envs: VecEnv, policy: BatchedPolicy, num_episodes: int, seed: 
             if len(played[env]) < shares[env]:
                 played[env].append(Episode(float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])))
     return [episode for episodes in played for episode in episodes]
-
-
-def _policy(run: RunConfig, envs: VecEnv, checkpoint: dict[str, Any], head: str, seed: int) -> BatchedPolicy:
-    network = build_actor_critic(envs.single_observation_space, envs.single_action_space, run.ppo, seed)
-    network.load_state_dict(checkpoint["learner"]["network"])
-    return BatchedPolicy(network, head=head, seed=seed)

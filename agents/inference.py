@@ -17,15 +17,15 @@ from torch import Tensor
 
 from .networks import ActorCritic
 
-HeadName = Literal["categorical", "greedy"]
-ActionHead = Callable[[Tensor, torch.Generator], Tensor]
+ActionHead = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+"""(what the network's policy head gives [B, ...], generator) -> (actions [B, ...], their log-probabilities [B])."""
 
 
 class PolicyOutput(NamedTuple):
     """What the policy decided for a batch; the arrays belong to the caller."""
 
-    actions: NDArray[np.int64]
-    """[B] int64, index of the action, counted from 0."""
+    actions: NDArray[Any]
+    """[B] int64, index of the action, counted from 0; or [B, A] float32."""
     log_probs: NDArray[np.float32]
     """[B] float32, log-probability of each action under the policy."""
     values: NDArray[np.float32]
@@ -46,7 +46,7 @@ class BatchedPolicy:
         self,
         network: ActorCritic,
         *,
-        head: str = "categorical",
+        head: str | ActionHead = "categorical",
         device: torch.device | str = "cpu",
         precision: Literal["float32", "bfloat16"] = "float32",
         seed: int = 0,
@@ -54,8 +54,8 @@ class BatchedPolicy:
         """Act with ``network``, which must already lie on ``device``.
 
         Args:
-            network: gives ``(logits [B, A], values [B])``; shared with the learner, never copied in float32.
-            head: ``categorical`` draws from the policy, ``greedy`` takes the most probable action.
+            network: gives ``(outputs [B, ...], values [B])``; shared with the learner, never copied in float32.
+            head: turns outputs into actions: a name in `ACTION_HEADS`, or a head itself.
             device: where the network lies.
             precision: number format of the trunk.
             seed: of the generator that draws actions.
@@ -63,10 +63,10 @@ class BatchedPolicy:
         Raises:
             NotImplementedError: for a head that does not exist.
         """
-        if head not in ACTION_HEADS:
+        if isinstance(head, str) and head not in ACTION_HEADS:
             raise NotImplementedError(f"there is no action head {head!r} yet; there are {', '.join(ACTION_HEADS)}")
         self.network = network
-        self.head: ActionHead = ACTION_HEADS[head]
+        self.head: ActionHead = ACTION_HEADS[head]() if isinstance(head, str) else head
         self.device = torch.device(device)
         self.precision = precision
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
@@ -88,9 +88,8 @@ class BatchedPolicy:
     def act(self, observations: NDArray[Any]) -> PolicyOutput:
         """Choose an action for every row of ``observations`` [B, ...]; one forward pass."""
         with torch.inference_mode():
-            logits, values = self._acting(self.stage(observations))
-            actions = self.head(logits, self.generator)
-            log_probs = torch.log_softmax(logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+            outputs, values = self._acting(self.stage(observations))
+            actions, log_probs = self.head(outputs, self.generator)
             return PolicyOutput(actions.cpu().numpy(), log_probs.cpu().numpy(), values.cpu().numpy())
 
     def values(self, observations: NDArray[Any]) -> NDArray[np.float32]:
@@ -137,16 +136,24 @@ class CudaStaging:
         return self._on_device[turn]
 
 
-def _draw_categorical(logits: Tensor, generator: torch.Generator) -> Tensor:
-    # The largest of logits plus Gumbel noise is a draw from softmax(logits): cheaper than torch.multinomial on small
-    # batches.
+def draw_categorical(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw from softmax(logits)."""
+    # The largest of logits plus Gumbel noise is such a draw: cheaper than torch.multinomial on small batches.
     noise = torch.empty_like(logits).exponential_(generator=generator).log_()
-    return (logits - noise).argmax(dim=-1)
+    return _with_log_probs(logits, (logits - noise).argmax(dim=-1))
 
 
-def _take_greedy(logits: Tensor, generator: torch.Generator) -> Tensor:
-    return logits.argmax(dim=-1)
+def take_greedy(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Take the largest logit."""
+    return _with_log_probs(logits, logits.argmax(dim=-1))
 
 
-ACTION_HEADS: dict[str, ActionHead] = {"categorical": _draw_categorical, "greedy": _take_greedy}
-"""Name -> function from logits [B, A] and a generator to actions [B]."""
+def _with_log_probs(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    return actions, torch.log_softmax(logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+ACTION_HEADS: dict[str, Callable[[], ActionHead]] = {
+    "categorical": lambda: draw_categorical,
+    "greedy": lambda: take_greedy,
+}
+"""Name -> maker of a head. A head with settings, such as an epsilon per env, is an object of its own per policy."""

@@ -15,30 +15,17 @@ Figure = float | int | None
 class MetricsWriter:
     """One row per update in a CSV file, and the same figures as TensorBoard scalars over env steps."""
 
-    COLUMNS = (
-        "env_steps",
-        "seconds",
-        "episodes",
-        "mean_return",
-        "mean_length",
-        "steps_per_second",
-        "learning_rate",
-        "policy_loss",
-        "value_loss",
-        "entropy",
-        "approximate_kl",
-        "clip_fraction",
-        "explained_variance",
+    CHARTS = frozenset(
+        ("episodes", "mean_return", "mean_length", "steps_per_second", "learning_rate", "epsilon", "seconds")
     )
-    GROUP = dict.fromkeys(COLUMNS[2:7], "charts")
+    """Figures that TensorBoard shows under charts; all others are shown under losses."""
 
     def __init__(self, csv_path: Path) -> None:
         """Append to ``csv_path``; TensorBoard's event files go beside it."""
-        is_new = not csv_path.exists() or csv_path.stat().st_size == 0
+        self._columns = _columns_of(csv_path)
+        self._path = csv_path
         self._file = csv_path.open("a", newline="")
-        self._rows = csv.DictWriter(self._file, self.COLUMNS)
-        if is_new:
-            self._rows.writeheader()
+        self._rows: csv.DictWriter[str] | None = None
         self._board = SummaryWriter(str(csv_path.parent))
 
     def __enter__(self) -> MetricsWriter:
@@ -53,13 +40,24 @@ class MetricsWriter:
         self._board.close()
 
     def write(self, figures: dict[str, Figure]) -> None:
-        """Write one row; a figure that is None is left empty, a name that is not a column is an error."""
+        """Write one row; a figure that is None is left empty. The first row decides which columns there are.
+
+        Raises:
+            ValueError: the figures have other names than the columns of the file.
+        """
+        if self._columns and self._columns != list(figures):
+            raise ValueError(f"{self._path} has the columns {', '.join(self._columns)}, not {', '.join(figures)}")
+        if self._rows is None:
+            self._rows = csv.DictWriter(self._file, list(figures))
+            if not self._columns:
+                self._rows.writeheader()
+                self._columns = list(figures)
         self._rows.writerow(figures)
         self._file.flush()
         env_steps = figures["env_steps"]
         for name, figure in figures.items():
             if figure is not None and name != "env_steps":
-                tag = f"{self.GROUP.get(name, 'losses')}/{name}"
+                tag = f"{'charts' if name in self.CHARTS else 'losses'}/{name}"
                 self._board.add_scalar(tag, figure, env_steps)
 
 
@@ -67,4 +65,12 @@ def read_metrics(csv_path: Path) -> dict[str, list[float]]:
     """Columns of a ``metrics.csv``; empty cells read as NaN."""
     with csv_path.open(newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    return {column: [float(row[column] or "nan") for row in rows] for column in MetricsWriter.COLUMNS}
+    return {column: [float(row[column] or "nan") for row in rows] for column in _columns_of(csv_path)}
+
+
+def _columns_of(csv_path: Path) -> list[str]:
+    """The names in the first line of a file, none where there is no such line."""
+    if not csv_path.exists():
+        return []
+    with csv_path.open(newline="") as file:
+        return next(csv.reader(file), [])

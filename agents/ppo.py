@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from vecenv import VecEnv
 from vecenv.cores import usable_cores
 
-from .collector import Episode, RolloutCollector
-from .config import PPOConfig, Precision
+from .collector import RolloutCollector
+from .config import PPO_PRESETS, PPOConfig, Precision
 from .inference import BatchedPolicy
+from .learner import Algorithm, Episode, UpdateReport
 from .networks import CNNTrunk, build_actor_critic
 from .parallel_gradients import ParallelGradients
 from .precision import (
@@ -36,16 +37,8 @@ MOST_TRAINING_THREADS = 8
 """With more threads each has so few rows that the sum of their gradients costs more than they save."""
 
 
-class UpdateReport(NamedTuple):
-    """What one rollout and its update did; the losses are means over all gradient steps."""
-
-    episodes: list[Episode]
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approximate_kl: float
-    clip_fraction: float
-    learning_rate: float
+RECHECK_STEPS = 2**17
+"""Env steps between two checks that acting in bfloat16 still takes the same actions as float32."""
 
 
 class PPO:
@@ -67,6 +60,7 @@ class PPO:
             NotImplementedError: for spaces that have no network or action head yet.
             ValueError: when the network does not fit the observations, or the slots do not fit ``num_steps``.
         """
+        self.envs = envs
         self.config = config
         self.device = torch.device(device)
         self.network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed)
@@ -84,6 +78,10 @@ class PPO:
         self._shuffler = torch.Generator().manual_seed(seed)
         self.collector = RolloutCollector(envs, BatchedPolicy(self.network, device=self.device, seed=seed))
         self.rollout = self.collector.rollout
+
+    def reset(self, seed: int) -> None:
+        """Start new episodes in all environments."""
+        self.collector.reset(seed=seed)
 
     def close(self) -> None:
         """End the threads that compute gradients; may be called again."""
@@ -132,7 +130,7 @@ class PPO:
         probe: NDArray[Any] = rows[:: max(1, len(rows) // PROBE_ROWS)].numpy()
         return probe
 
-    def train_one_rollout(self, stop_requested: Callable[[], bool] = lambda: False) -> UpdateReport:
+    def train_once(self, stop_requested: Callable[[], bool] = lambda: False) -> UpdateReport:
         """Collect T steps from every environment and learn from them.
 
         Raises:
@@ -145,13 +143,17 @@ class PPO:
         self.rollout.compute_advantages(config.gamma, config.gae_lambda)
         losses = self._take_gradient_steps()
         self.collector.policy.refresh()
+        steps_before = self.env_steps
         self.env_steps += int(self.rollout.valid.sum())
         if not all(math.isfinite(loss) for loss in losses):
             raise FloatingPointError(
                 f"the loss is no longer finite after {self.env_steps} env steps; lower --learning-rate"
             )
-        policy_loss, value_loss, entropy, kl, clip_fraction = losses
-        return UpdateReport(episodes, policy_loss, value_loss, entropy, kl, clip_fraction, learning_rate)
+        if self.env_steps // RECHECK_STEPS > steps_before // RECHECK_STEPS:
+            self.recheck_precision()
+        names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction")
+        figures = {"learning_rate": learning_rate, **dict(zip(names, losses, strict=True))}
+        return UpdateReport(episodes, {**figures, "explained_variance": self.explained_variance()})
 
     def _take_gradient_steps(self) -> list[float]:
         """All epochs over the present rollout; returns the means of what :meth:`_compute_gradients` returns."""
@@ -222,6 +224,7 @@ class PPO:
             "precision": self.precision,
             "action_generator": self.collector.policy.generator.get_state(),
             "shuffle_generator": self._shuffler.get_state(),
+            "is_filler": self.collector.is_filler.tolist(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -232,6 +235,16 @@ class PPO:
         self._use_precision(state["precision"])
         self.collector.policy.generator.set_state(state["action_generator"])
         self._shuffler.set_state(state["shuffle_generator"])
+        self.collector.is_filler[:] = state["is_filler"]
+
+    def env_states(self) -> list[bytes]:
+        """States of the environments, last observations included."""
+        return self.envs.get_state()
+
+    def set_env_states(self, states: Sequence[bytes]) -> None:
+        """Go on from :meth:`env_states`, after :meth:`load_state_dict`."""
+        self.envs.set_state(states)
+        self.collector.go_on()
 
     def explained_variance(self) -> float:
         """Share of the last rollout's variance of returns that the value head foresaw; 1 is perfect."""
@@ -239,3 +252,20 @@ class PPO:
         returns, values = self.rollout.returns[valid], self.rollout.values[valid]
         variance = float(np.var(returns))
         return float("nan") if variance == 0.0 else 1.0 - float(np.var(returns - values)) / variance
+
+
+def env_settings(config: PPOConfig) -> dict[str, Any]:
+    """Keywords for `make_vec`: the env's own slots are the rollout's storage."""
+    return {"num_envs": config.num_envs, "copy": False, "slots": config.num_steps + 1, "statistics": True}
+
+
+def evaluation_policy(
+    envs: VecEnv, config: PPOConfig, state: dict[str, Any], *, sample: bool, seed: int, device: str
+) -> BatchedPolicy:
+    """The trained policy; see :class:`~vecenv.agents.learner.EvaluationPolicy`."""
+    network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed)
+    network.load_state_dict(state["network"])
+    return BatchedPolicy(network.to(device), head="categorical" if sample else "greedy", device=device, seed=seed)
+
+
+ALGORITHM = Algorithm("PPO", PPOConfig, PPO_PRESETS, PPO, env_settings, evaluation_policy)

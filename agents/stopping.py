@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
-from .collector import Episode
+from .learner import Episode
 
 StopReason = Literal["solved", "total_steps", "max_seconds", "interrupted"]
 

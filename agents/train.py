@@ -14,14 +14,15 @@ import tyro
 
 from vecenv.errors import UnknownSetting, VecEnvError
 
-from .arguments import flag_value, parse_arguments
+from .algorithms import ALGORITHMS, find_algorithm, preset_for, run_config_from_dict
 from .checkpoint import CheckpointError, load_checkpoint
-from .config import PPOConfig, RunConfig, preset_for, run_config_from_dict
+from .command_line import flag_value, parse_arguments
+from .config import RunConfig
 from .display import ProgressDisplay
+from .learner import Algorithm
 from .run_directory import RunDirectory
 from .training_run import TrainingRun
 
-ALGORITHMS = ("ppo",)
 EXIT_OK = 0
 EXIT_INTERRUPTED = 130
 USAGE = f"usage: vecenv train {{{','.join(ALGORITHMS)}}} --env ID [--help]"
@@ -29,12 +30,14 @@ USAGE = f"usage: vecenv train {{{','.join(ALGORITHMS)}}} --env ID [--help]"
 
 @dataclass(frozen=True)
 class TrainArguments(RunConfig):
-    """Arguments of ``vecenv train ppo``: the settings of the run, and its folder."""
+    """Arguments of ``vecenv train``: the settings of the run, and its folder."""
 
-    ppo: Annotated[PPOConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=PPOConfig)
-    """Hyper-parameters; the defaults shown are those for the kind of environment that --env names."""
+    algorithm: Annotated[str, tyro.conf.Suppress] = "ppo"
+    """The word after ``train``."""
+    preset: str | None = None
+    """Name of a set of hyper-parameters; by default the one for the kind of environment that --env names."""
     run_dir: Path | None = None
-    """Folder of the run; by default a new one, runs/<env>-ppo-<time>. With --resume: the checkpoint's own."""
+    """Folder of the run; by default a new one, runs/<env>-<algorithm>-<time>. With --resume: the checkpoint's own."""
     resume: Path | None = None
     """Checkpoint, or run folder, to go on from; its settings hold unless flags change them."""
 
@@ -50,14 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         return EXIT_OK if words else 2
-    if words[0] not in ALGORITHMS:
-        raise UnknownSetting(f"there is no algorithm {words[0]!r} yet; there is {', '.join(ALGORITHMS)}")
-    arguments, checkpoint = _parse(words[1:])
+    name, words = words[0], words[1:]
+    algorithm = find_algorithm(name)
+    arguments, checkpoint = _parse(name, words)
     config = RunConfig(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(RunConfig)})
     with _build(config, checkpoint) as run:
         directory = _directory(arguments)
-        display = ProgressDisplay(config.ppo.total_steps, config.solve_at)
-        display.say(f"PPO on {config.env}, {config.ppo.num_envs} environments side by side; files in {directory.path}")
+        display = ProgressDisplay(config.settings.total_steps, config.solve_at)
+        display.say(
+            f"{algorithm.title} on {config.env}, {config.settings.num_envs} environments side by side; "
+            f"files in {directory.path}"
+        )
         if checkpoint is not None:
             display.say(
                 f"resumed at {run.learner.env_steps:,} env steps: weights, optimizer, counters, schedules and random "
@@ -68,33 +74,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_INTERRUPTED if summary["stopped_by"] == "interrupted" else EXIT_OK
 
 
-def load_checkpoint_or_refuse(path: Path) -> dict[str, Any]:
-    """Content of a checkpoint of one of our algorithms.
-
-    Raises:
-        UnknownSetting: when there is none at ``path`` or it cannot be read.
-    """
-    try:
-        return load_checkpoint(path)
-    except CheckpointError as error:
-        raise UnknownSetting(str(error)) from error
-
-
-def _parse(words: Sequence[str]) -> tuple[TrainArguments, dict[str, Any] | None]:
+def _parse(name: str, words: Sequence[str]) -> tuple[TrainArguments, dict[str, Any] | None]:
     """Arguments, and the checkpoint to go on from.
 
-    Defaults come from that checkpoint, or else from the preset of the environment's kind, so that --help shows them.
+    Defaults come from that checkpoint, or else from the preset, so that --help shows them.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read, or is another algorithm's.
     """
-    resume, env_id = flag_value(words, "--resume"), flag_value(words, "--env")
-    checkpoint = None if resume is None else load_checkpoint_or_refuse(Path(resume))
-    if checkpoint is not None:
-        run = run_config_from_dict(checkpoint["run"])
-        defaults = TrainArguments(**{field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
+    algorithm, env_id = find_algorithm(name), flag_value(words, "--env")
+    resume, preset = flag_value(words, "--resume"), flag_value(words, "--preset")
+    checkpoint = None if resume is None else load_checkpoint(Path(resume))
+    values: dict[str, Any] = {"env": tyro.MISSING, **algorithm.run_defaults, "algorithm": name}
+    if checkpoint is None:
+        values["settings"] = preset_for(algorithm, env_id, preset)
     else:
-        ppo = PPOConfig() if env_id is None else preset_for(env_id)
-        defaults = TrainArguments(env=tyro.MISSING, ppo=ppo)
-    description = "Train PPO on one environment; the defaults shown suit the kind of environment that --env names."
-    return parse_arguments(TrainArguments, words, "vecenv train ppo", description, defaults), checkpoint
+        run = run_config_from_dict(checkpoint["run"])
+        if run.algorithm != name:
+            raise CheckpointError(
+                f"{resume} is a checkpoint of {run.algorithm}: vecenv train {run.algorithm} goes on from it"
+            )
+        if preset is not None:
+            raise UnknownSetting("--preset and --resume do not go together: the checkpoint's settings hold")
+        values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+    defaults = _arguments_of(algorithm)(**values)
+    description = (
+        f"Train {algorithm.title} on one environment; the defaults shown suit the kind of environment that --env names."
+    )
+    return parse_arguments(type(defaults), words, f"vecenv train {name}", description, defaults), checkpoint
+
+
+def _arguments_of(algorithm: Algorithm) -> type[TrainArguments]:
+    """`TrainArguments` whose hyper-parameters are flags of their own."""
+    settings = field(default_factory=algorithm.config)
+    kind = Annotated[algorithm.config, tyro.conf.OmitArgPrefixes]
+    return dataclasses.make_dataclass(
+        "TrainArguments", [("settings", kind, settings)], bases=(TrainArguments,), frozen=True
+    )
 
 
 def _build(config: RunConfig, checkpoint: dict[str, Any] | None) -> TrainingRun:
@@ -112,7 +128,7 @@ def _directory(arguments: TrainArguments) -> RunDirectory:
         return RunDirectory(arguments.run_dir)
     if arguments.resume is not None:
         return RunDirectory(arguments.resume if arguments.resume.is_dir() else arguments.resume.parent)
-    return RunDirectory.create(arguments.env, "ppo")
+    return RunDirectory.create(arguments.env, arguments.algorithm)
 
 
 def _closing_line(summary: dict[str, Any], directory: RunDirectory) -> str:

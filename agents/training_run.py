@@ -13,19 +13,19 @@ import torch
 import vecenv
 from vecenv.errors import UnknownSetting
 
+from .algorithms import find_algorithm
 from .checkpoint import save_checkpoint
-from .collector import CollectionInterrupted
 from .config import RunConfig
 from .curve import draw_curve
 from .display import ProgressDisplay, ProgressFigures
+from .learner import CollectionInterrupted, UpdateReport
 from .metrics import MetricsWriter
-from .ppo import PPO, UpdateReport
 from .run_directory import RunDirectory, versions
 from .stopping import EpisodeWindow, InterruptFlag, StopReason, StopRule
 
 
 class TrainingRun:
-    """One run of PPO: build it, call :meth:`train` once, close it (or use it as a context manager)."""
+    """One run of an algorithm: build it, call :meth:`train` once, close it (or use it as a context manager)."""
 
     def __init__(self, config: RunConfig, checkpoint: dict[str, Any] | None = None) -> None:
         """Build environments and learner; the clock of the run starts here.
@@ -36,20 +36,18 @@ class TrainingRun:
 
         Raises:
             UnknownSetting: for a setting that does not exist or does not fit.
-            NotImplementedError: for spaces that PPO does not know yet.
+            NotImplementedError: for spaces that the algorithm does not know.
         """
         self._started = time.perf_counter()
         self.config = config
+        self.algorithm = find_algorithm(config.algorithm)
         self.device = _choose_device(config.device)
         self.envs = vecenv.make_vec(
             config.env,
-            config.ppo.num_envs,
-            config.backend,
+            backend=config.backend,
             num_workers=config.num_workers,
             preprocess=config.preprocess,
-            copy=False,
-            slots=config.ppo.num_steps + 1,
-            statistics=True,
+            **self.algorithm.env_settings(config.settings),
         )
         self._at_close = contextlib.ExitStack()
         self._at_close.callback(self.envs.close)
@@ -57,7 +55,9 @@ class TrainingRun:
             # Torch's threads would take the workers' cores while acting; gradient steps have threads of their own.
             self._at_close.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(1)
-            self.learner = PPO(self.envs, config.ppo, seed=config.seed, device=self.device, precision=config.precision)
+            self.learner = self.algorithm.learner(
+                self.envs, config.settings, seed=config.seed, device=self.device, precision=config.precision
+            )
             self._at_close.callback(self.learner.close)
             self.window = EpisodeWindow()
             self._seconds_before = 0.0
@@ -103,7 +103,9 @@ class TrainingRun:
             summary = self._summary(reason)
             directory.write_json(directory.summary, summary)
             display.update(self._figures(), is_last=True)
-        draw_curve(directory.metrics, directory.curve, f"PPO on {self.config.env}", self.config.solve_at)
+        draw_curve(
+            directory.metrics, directory.curve, f"{self.algorithm.title} on {self.config.env}", self.config.solve_at
+        )
         return summary
 
     def _learn(
@@ -112,10 +114,10 @@ class TrainingRun:
         """The loop: one rollout and its update after the other, until there is a reason to stop."""
         config = self.config
         limit = None if config.max_seconds is None else self._seconds_before + config.max_seconds
-        rule = StopRule(config.ppo.total_steps, config.solve_at, limit)
+        rule = StopRule(config.settings.total_steps, config.solve_at, limit)
         # A resumed run must not see the episodes of the first one again: its seed follows from how far it has come.
         entropy = np.random.SeedSequence((config.seed, self.learner.env_steps))
-        self.learner.collector.reset(seed=int(entropy.generate_state(1)[0]))
+        self.learner.reset(seed=int(entropy.generate_state(1)[0]))
         if not self._resumed:
             self.window.add(self.learner.prepare())
         last_save = time.perf_counter()
@@ -124,21 +126,19 @@ class TrainingRun:
             if reason is not None:
                 return reason
             try:
-                report = self.learner.train_one_rollout(lambda: interrupt.is_set)
+                report = self.learner.train_once(lambda: interrupt.is_set)
             except CollectionInterrupted:
                 return "interrupted"
             self.window.add(report.episodes)
             metrics.write(self._row(report))
             display.update(self._figures())
             if time.perf_counter() - last_save >= config.checkpoint_seconds:
-                self.learner.recheck_precision()
                 self._save(directory)
                 last_save = time.perf_counter()
 
     def _row(self, report: UpdateReport) -> dict[str, float | int | None]:
         """One row of ``metrics.csv``."""
         figures = self._figures()
-        explained_variance = self.learner.explained_variance()
         return {
             "env_steps": figures.env_steps,
             "seconds": round(figures.seconds, 3),
@@ -146,13 +146,7 @@ class TrainingRun:
             "mean_return": figures.mean_return,
             "mean_length": self.window.mean_length,
             "steps_per_second": round(figures.steps_per_second, 1),
-            "learning_rate": report.learning_rate,
-            "policy_loss": report.policy_loss,
-            "value_loss": report.value_loss,
-            "entropy": report.entropy,
-            "approximate_kl": report.approximate_kl,
-            "clip_fraction": report.clip_fraction,
-            "explained_variance": explained_variance,
+            **report.figures,
         }
 
     def _figures(self) -> ProgressFigures:
@@ -180,7 +174,7 @@ class TrainingRun:
 
     def _save(self, directory: RunDirectory) -> None:
         content = {
-            "algorithm": "ppo",
+            "algorithm": self.config.algorithm,
             "run": self.config,
             "learner": self.learner.state_dict(),
             "window": self.window.state_dict(),

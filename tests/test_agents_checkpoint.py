@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from vecenv.agents import checkpoint
+from vecenv.agents.algorithms import run_config_from_dict
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
-from vecenv.agents.config import PPOConfig, RunConfig, run_config_from_dict
+from vecenv.agents.config import PPOConfig, RunConfig
 from vecenv.errors import UnknownSetting
 
 
@@ -113,7 +114,7 @@ def test_missing_damaged_and_foreign_files_are_named(tmp_path):
         load_checkpoint(damaged)
     foreign = tmp_path / "foreign.pt"
     torch.save({"weights": torch.ones(1)}, foreign)
-    with pytest.raises(CheckpointError, match=r"foreign.pt is not a checkpoint of format 1"):
+    with pytest.raises(CheckpointError, match=r"foreign.pt is not a checkpoint of format 2"):
         load_checkpoint(foreign)
 
 
@@ -124,16 +125,16 @@ def test_pickled_code_in_a_file_is_not_run(tmp_path):
 
     trap = tmp_path / "trap.pt"
     with trap.open("wb") as file:
-        pickle.dump({"format": 1, "trap": Trap()}, file, protocol=2)
+        pickle.dump({"format": 2, "trap": Trap()}, file, protocol=2)
     with pytest.raises(CheckpointError):
         load_checkpoint(trap)
     assert not (tmp_path / "ran").exists()
 
 
 def test_settings_survive_and_unknown_ones_are_refused():
-    config = RunConfig("CartPole-v1", solve_at=475.0, ppo=PPOConfig(num_envs=3))
+    config = RunConfig("CartPole-v1", solve_at=475.0, settings=PPOConfig(num_envs=3))
     plain = to_plain(config)
     assert run_config_from_dict(plain) == config
-    plain["ppo"]["momentum"] = 0.9
+    plain["settings"]["momentum"] = 0.9
     with pytest.raises(UnknownSetting, match="unknown setting momentum"):
         run_config_from_dict(plain)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vecenv.agents.collector import CollectionInterrupted, RolloutCollector
+from vecenv.agents.collector import RolloutCollector
 from vecenv.agents.config import PPOConfig
 from vecenv.agents.inference import BatchedPolicy
+from vecenv.agents.learner import CollectionInterrupted
 from vecenv.agents.networks import build_actor_critic
 from vecenv.agents.rollout_buffer import TrainingBatch
 from vecenv.errors import UnknownSetting

@@ -12,8 +12,8 @@ import torch
 import vecenv
 from vecenv.agents import ppo
 from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint
-from vecenv.agents.collector import CollectionInterrupted
 from vecenv.agents.config import PPOConfig
+from vecenv.agents.learner import CollectionInterrupted
 from vecenv.agents.parallel_gradients import ParallelGradients
 from vecenv.agents.ppo import PPO
 from vecenv.agents.rollout_buffer import Minibatch, TrainingBatch
@@ -68,16 +68,16 @@ def weights(learner):
 
 def test_env_steps_count_real_steps_only():
     learner = make_learner()
-    learner.train_one_rollout()
+    learner.train_once()
     assert learner.env_steps == CONFIG.num_envs * 2 * LENGTH
     learner = make_learner(autoreset_mode="SameStep")
-    learner.train_one_rollout()
+    learner.train_once()
     assert learner.env_steps == CONFIG.num_envs * CONFIG.num_steps
 
 
 def test_learning_rate_falls_linearly_with_env_steps():
     learner = make_learner()
-    rates = [learner.train_one_rollout().learning_rate for _ in range(20)]
+    rates = [learner.train_once().figures["learning_rate"] for _ in range(20)]
     per_rollout = CONFIG.num_envs * 2 * LENGTH / CONFIG.total_steps
     expected = [CONFIG.learning_rate * max(0.0, 1 - per_rollout * k) for k in range(20)]
     np.testing.assert_allclose(rates, expected)
@@ -129,7 +129,7 @@ def test_odd_sizes_train(num_envs, num_steps, total_steps):
     learner = make_learner(config)
     updates = 0
     while learner.env_steps < total_steps:
-        learner.train_one_rollout()
+        learner.train_once()
         updates += 1
     assert updates >= total_steps // (num_envs * num_steps)
     assert torch.isfinite(weights(learner)).all()
@@ -162,37 +162,37 @@ def test_objective_is_the_papers():
 def test_resuming_continues_bit_for_bit(tmp_path):
     straight = make_learner()
     for _ in range(4):
-        straight.train_one_rollout()
+        straight.train_once()
     first = make_learner()
     for _ in range(2):
-        first.train_one_rollout()
+        first.train_once()
     save_checkpoint(tmp_path / "checkpoint.pt", {"learner": first.state_dict()})
     # Each rollout ends where episodes end, so environments that start anew stand where the old ones stood.
     resumed = make_learner(seed=123)
     resumed.load_state_dict(load_checkpoint(tmp_path)["learner"])
     assert not torch.equal(weights(resumed), weights(straight))
     for _ in range(2):
-        resumed.train_one_rollout()
+        resumed.train_once()
     assert torch.equal(weights(resumed), weights(straight))
     assert resumed.env_steps == straight.env_steps
-    assert resumed.train_one_rollout().learning_rate == straight.train_one_rollout().learning_rate
+    assert resumed.train_once().figures["learning_rate"] == straight.train_once().figures["learning_rate"]
 
 
 @pytest.mark.parametrize("forgotten", ["optimizer", "shuffle_generator", "action_generator", "env_steps"])
 def test_each_restored_part_matters(forgotten):
     straight, resumed = make_learner(), make_learner(seed=123)
     fresh = make_learner(seed=123).state_dict()
-    straight.train_one_rollout()
+    straight.train_once()
     resumed.load_state_dict({**straight.state_dict(), forgotten: fresh[forgotten]})
-    straight.train_one_rollout()
-    resumed.train_one_rollout()
+    straight.train_once()
+    resumed.train_once()
     assert not torch.equal(weights(resumed), weights(straight))
 
 
 def test_same_seed_same_weights():
     first, again, other = make_learner(seed=1), make_learner(seed=1), make_learner(seed=2)
     for learner in (first, again, other):
-        learner.train_one_rollout()
+        learner.train_once()
     assert torch.equal(weights(first), weights(again))
     assert not torch.equal(weights(first), weights(other))
 
@@ -201,7 +201,7 @@ def test_an_interrupted_rollout_changes_nothing():
     learner = make_learner()
     before = weights(learner)
     with pytest.raises(CollectionInterrupted):
-        learner.train_one_rollout(lambda: True)
+        learner.train_once(lambda: True)
     assert torch.equal(weights(learner), before)
     assert learner.env_steps == 0
 
@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite_is_an_error():
             return observation, float("nan"), *rest
 
     with pytest.raises(FloatingPointError, match="no longer finite"):
-        make_learner(env=NanEnv).train_one_rollout()
+        make_learner(env=NanEnv).train_once()
 
 
 def test_slots_that_do_not_fit_are_refused():
@@ -252,12 +252,12 @@ def test_images_get_their_mean_and_train_in_both_precisions(precision):
     mean = learner.network.trunk.mean_image
     assert mean[:, :, 80:].unique().item() == 87
     assert mean[0, 0, 0] > 87
-    before, report = weights(learner), learner.train_one_rollout()
+    before, report = weights(learner), learner.train_once()
     assert not torch.equal(weights(learner), before)
     assert learner.precision == {"acting": precision, "training": precision}
     assert learner.collector.policy.precision == precision
     # The first minibatch is the only one: its ratios differ from 1 by nothing but rounding.
-    assert report.approximate_kl < 0.01
+    assert report.figures["approximate_kl"] < 0.01
 
 
 def test_auto_falls_back_to_float32_when_actions_drift_apart(monkeypatch):
@@ -280,5 +280,5 @@ def test_cartpole_learns(mode):
     learner = make_learner(config, seed=1, env=functools.partial(gymnasium.make, "CartPole-v1"), autoreset_mode=mode)
     window = EpisodeWindow()
     while learner.env_steps < config.total_steps and not window.reaches(200.0):
-        window.add(learner.train_one_rollout().episodes)
+        window.add(learner.train_once().episodes)
     assert window.reaches(200.0)  # random play gets 22

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from vecenv.agents.collector import Episode
+from vecenv.agents.learner import Episode
 from vecenv.agents.stopping import EpisodeWindow, InterruptFlag, StopRule
 
 

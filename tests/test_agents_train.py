@@ -44,7 +44,7 @@ def test_a_run_leaves_its_files(finished):
     summary = json.loads((finished / "summary.json").read_text())
     config = json.loads((finished / "config.json").read_text())
     assert summary["settings"] == config
-    assert (config["env"], config["seed"], config["ppo"]["num_envs"]) == ("CartPole-v1", 3, 4)
+    assert (config["env"], config["seed"], config["settings"]["num_envs"]) == ("CartPole-v1", 3, 4)
     assert (summary["solved"], summary["stopped_by"]) == (False, "total_steps")
     assert 600 <= summary["env_steps"] < 600 + 4 * 16
     assert summary["steps_per_second"] == pytest.approx(summary["env_steps"] / summary["seconds"], rel=0.01)
@@ -90,7 +90,7 @@ def test_resume_goes_on_counting(finished, capsys):
     assert re.search(r"resumed at 6\d\d env steps: .*environments start new episodes", output)
     after = load_checkpoint(finished)
     assert after["run"]["env"] == "CartPole-v1"
-    assert after["run"]["ppo"]["num_steps"] == 16  # settings of the first run hold
+    assert after["run"]["settings"]["num_steps"] == 16  # settings of the first run hold
     assert 1200 <= after["learner"]["env_steps"] < 1200 + 4 * 16
     assert after["window"]["finished"] > before["window"]["finished"]
     assert after["seconds"] > before["seconds"]
@@ -209,7 +209,7 @@ def test_envs_are_closed_when_training_fails(tmp_path, monkeypatch):
     from vecenv.agents import ppo, train
 
     closed = []
-    learn = ppo.PPO.train_one_rollout
+    learn = ppo.PPO.train_once
 
     def fail_later(self, *arguments):
         if self.env_steps:
@@ -217,7 +217,7 @@ def test_envs_are_closed_when_training_fails(tmp_path, monkeypatch):
             raise FloatingPointError("planted")
         return learn(self, *arguments)
 
-    monkeypatch.setattr(ppo.PPO, "train_one_rollout", fail_later)
+    monkeypatch.setattr(ppo.PPO, "train_once", fail_later)
     with pytest.raises(FloatingPointError, match="planted"):
         train.main(["ppo", *SHORT, "--run-dir", str(tmp_path / "run")])
     assert closed[0].closed

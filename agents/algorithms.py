@@ -1,0 +1,90 @@
+"""The table of algorithms, and the settings of a run rebuilt from plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from vecenv.errors import UnknownSetting
+
+from .config import RunConfig
+from .learner import Algorithm
+
+Settings = TypeVar("Settings")
+
+ALGORITHMS: dict[str, str] = {
+    "ppo": "vecenv.agents.ppo",
+}
+"""Name -> module whose ``ALGORITHM`` is the entry; imported when the algorithm is asked for."""
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The entry of an algorithm.
+
+    Raises:
+        UnknownSetting: there is no such algorithm; the message lists what there is.
+    """
+    if name not in ALGORITHMS:
+        raise UnknownSetting(f"there is no algorithm {name!r} yet; there is {', '.join(ALGORITHMS)}")
+    algorithm: Algorithm = importlib.import_module(ALGORITHMS[name]).ALGORITHM
+    return algorithm
+
+
+def default_preset(env_id: str, presets: Mapping[str, Any]) -> str:
+    """Name of the preset that suits the kind of environment behind ``env_id``, without building it."""
+    import gymnasium
+
+    from vecenv.atari import find_game
+
+    if "atari" in presets and find_game(env_id) is not None:
+        return "atari"
+    spec = gymnasium.registry.get(env_id)
+    if "mujoco" in presets and spec is not None and "mujoco" in str(spec.entry_point):
+        return "mujoco"
+    return "classic-control"
+
+
+def preset_for(algorithm: Algorithm, env_id: str | None, name: str | None = None) -> Any:
+    """Hyper-parameters by the name of a preset, or those that suit the environment.
+
+    Raises:
+        UnknownSetting: there is no such preset.
+    """
+    if name is None:
+        name = "classic-control" if env_id is None else default_preset(env_id, algorithm.presets)
+    if name not in algorithm.presets:
+        known = ", ".join(algorithm.presets)
+        raise UnknownSetting(f"{algorithm.title} has no preset {name!r}; there are {known}")
+    return algorithm.presets[name]
+
+
+def run_config_from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """Rebuild a `RunConfig` from the plain dictionary of a checkpoint or a ``config.json``.
+
+    Raises:
+        UnknownSetting: when a key is not a setting of this version, or a value does not fit.
+    """
+    values = dict(values)
+    settings = values.get("settings", {})
+    if not isinstance(settings, Mapping):
+        raise UnknownSetting(f"settings must be a table of hyper-parameters, got {settings!r}")
+    values["settings"] = from_dict(find_algorithm(values.get("algorithm", "ppo")).config, settings)
+    return from_dict(RunConfig, values)
+
+
+def from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """A frozen dataclass from plain values.
+
+    Raises:
+        UnknownSetting: for an unknown key, a missing one that has no default, or a value that does not fit.
+    """
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise UnknownSetting(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise UnknownSetting(f"settings of {kind.__name__}: {error}") from error
