@@ -132,7 +132,7 @@ def _make_python_envs(backend: str, request: EngineRequest) -> VecEnv:
     """A vector env of the `sync` or `subproc` back end."""
     options = _checked_options(backend, request.options)
     env_kwargs = dict(request.env_kwargs)
-    env_fns, config, preload = _env_functions(
+    env_fns, config, preload = env_functions(
         request.env_id, request.preprocess, request.wrappers, env_kwargs, request.per_env_kwargs, request.num_envs
     )
     settings: dict[str, Any] = {**request.settings, "shared_memory": None, **options}
@@ -143,7 +143,7 @@ def _make_python_envs(backend: str, request: EngineRequest) -> VecEnv:
         from vecenv.subproc_backend import SubprocVecEnv  # not there on Windows
 
         envs = SubprocVecEnv(env_fns, num_workers=request.num_workers, preload=preload, **settings)
-    envs.spec = _vector_spec(request.env_id, request.num_envs, env_kwargs)
+    envs.spec = vector_spec(request.env_id, request.num_envs, env_kwargs)
     envs.config = config
     return envs
 
@@ -167,7 +167,7 @@ def _checked_options(backend: str, options: Mapping[str, Any]) -> dict[str, Any]
     return dict(options)
 
 
-def _env_functions(
+def env_functions(
     env_id: Any,
     preprocess: Any,
     wrappers: tuple[Callable[[Any], Any], ...],
@@ -251,7 +251,7 @@ def _make_wrapped(env_fn: EnvFn, wrappers: tuple[Callable[[Any], Any], ...]) -> 
     return env
 
 
-def _vector_spec(env_id: Any, num_envs: int, env_kwargs: dict[str, Any]) -> EnvSpec | None:
+def vector_spec(env_id: Any, num_envs: int, env_kwargs: dict[str, Any]) -> EnvSpec | None:
     """The spec of the vector env, as Gymnasium's `make_vec` notes it."""
     if isinstance(env_id, str):
         if env_id.rpartition(":")[2] not in gym.registry:
