@@ -213,10 +213,10 @@ def _env_function(
         return _wrapped(functools.partial(env_id, **env_kwargs), wrappers), None, ()
     if not isinstance(env_id, (str, EnvSpec)):
         raise TypeError(f"env_id: expected an id, an EnvSpec or a function that builds an env, got {env_id!r}")
-    return _wrapped(functools.partial(_make_registered, _resolved_spec(env_id), env_kwargs), wrappers), None, ()
+    return _wrapped(functools.partial(_make_registered, resolved_spec(env_id), env_kwargs), wrappers), None, ()
 
 
-def _resolved_spec(env_id: str | EnvSpec) -> EnvSpec:
+def resolved_spec(env_id: str | EnvSpec) -> EnvSpec:
     """The spec itself, which reaches workers that never saw its registration.
 
     Raises:
