@@ -35,6 +35,7 @@ class Game:
         game_over: whether the latest step ended the whole game, or ran into the frame limit.
         pooled_before: whether that step's observation shows the pooled frame of the step before.
         steps: agent steps since the game began.
+        start_rewards: sum of the rewards that the latest start collected since the game began; no step reports them.
         episode_frame: the emulator's number of the latest frame of the game.
         presses_fire: whether a start presses FIRE.
     """
@@ -59,6 +60,7 @@ class Game:
         self.game_over = False
         self.pooled_before = False
         self.steps = 0
+        self.start_rewards = 0
         self.episode_frame = 0
         self._in_gray = facts.palette is None
         self._sticky_action = 0
@@ -89,7 +91,7 @@ class Game:
             self.generator, _ = seeding.np_random(first)
             self.load(int(np.uint32(second).astype(np.int32)))
             return first, second
-        self.load(_emulator_seed(seed))
+        self.load(emulator_seed(seed))
         return None
 
     def load(self, seed: int) -> None:
@@ -125,6 +127,7 @@ class Game:
         if self._held is not None:
             self._held.begin(self.emulator.getFrameNumber())
         self.steps = 0
+        self.start_rewards = 0
         self.episode_frame = self.emulator.getEpisodeFrameNumber()
         self.game_over = False
         limited = self.config.count_start_frames and self.config.max_episode_frames
@@ -147,7 +150,7 @@ class Game:
         Returns:
             Whether it ended the game or reached the limit of a game whose start is counted.
         """
-        self.act(action)
+        self.start_rewards += self.act(action)
         if self._held is not None:
             self._held.note(action, 1)
         self.episode_frame = self.emulator.getEpisodeFrameNumber()
@@ -303,7 +306,7 @@ class Game:
             self.act(action)
 
 
-def _emulator_seed(seed: int) -> int:
+def emulator_seed(seed: int) -> int:
     """The emulator's seed: the same number up to 2**31 - 1, larger ones folded into that range."""
     if seed < 2**31:
         return int(seed)

@@ -15,6 +15,7 @@ from vecenv.batch import BatchArrays
 from vecenv.env_failures import SliceFailed, env_failure
 from vecenv.infos import own_copy
 from vecenv.spaces import copy_arrays, map_arrays, write_array, write_value
+from vecenv.statistics import begin_episodes, end_episodes
 from vecenv.step_record import StepRecord, numbers
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -49,7 +50,8 @@ class SliceStepper:
         self._pending: dict[int, bool] = {}
         self._restart_seeds: dict[int, int | None] = {}
         self._writes_in_place: dict[int, bool] = {}
-        self._counts_games: dict[int, bool] = {}
+        # By row: the env that tells raw rewards and whole games apart from what the agent sees, or None.
+        self._games: dict[int, Any] = {}
         self._lost: set[int] = set()
         self.objects: dict[int, Any] | None = None
         self.final_objects: dict[int, Any] = {}
@@ -91,18 +93,18 @@ class SliceStepper:
         self._restart_seeds[row] = None
         # Asked of the class: a wrapper that forwards attributes has methods of its own that must not be passed by.
         self._writes_in_place[row] = self.objects is None and hasattr(type(env), "step_into")
-        self._counts_games[row] = _counts_games(env)
+        self._games[row] = env.unwrapped if _counts_games(env) else None
         self._note_rows()
 
     def let_go(self, row: int) -> None:
         """Forget an env that moves elsewhere."""
-        for known in (self.envs, self._pending, self._restart_seeds, self._writes_in_place, self._counts_games):
+        for known in (self.envs, self._pending, self._restart_seeds, self._writes_in_place, self._games):
             known.pop(row)
         self._note_rows()
 
     def _note_rows(self) -> None:
         self.rows = sorted(self.envs)
-        self._separate_raw_rewards = any(self._counts_games[row] for row in self.rows)
+        self._separate_raw_rewards = any(game is not None for game in self._games.values())
         self.own = index_of(self.rows)
 
     def take_over(self, seeds: Sequence[int | None], objects: dict[int, Any] | None) -> None:
@@ -145,7 +147,7 @@ class SliceStepper:
             arrays.rewards[row] = 0.0
             arrays.terminations[row] = arrays.truncations[row] = False
             arrays.episode_ended[row] = arrays.final_mask[row] = False
-            arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, time.monotonic()
+            begin_episodes(arrays, row)
         if failures:
             raise SliceFailed(failures)
 
@@ -186,7 +188,7 @@ class SliceStepper:
         rows = self.rows if rows is None else rows
         record = StepRecord(len(rows), self._separate_raw_rewards, whole)
         self.arrays.final_mask[own] = False
-        if self._lost or self.step_seconds is not None or self._separate_raw_rewards:
+        if self._lost or self.step_seconds is not None:
             self._step_with_care(rows, slot, actions, record)
         else:
             self._step_plainly(rows, slot, actions, record)
@@ -194,28 +196,37 @@ class SliceStepper:
         if record.failures:
             raise SliceFailed(record.failures)
 
-    def _step_plainly(self, rows: Sequence[int], slot: int, actions: Sequence[Any], record: StepRecord) -> None:
+    def _step_plainly(
+        self, rows: Sequence[int], slot: int, actions: Sequence[Any], record: StepRecord, first_place: int = 0
+    ) -> None:
         """Step rows that need nothing but stepping; `_step_with_care` says what there can be besides."""
-        envs, pending, in_place, rewards = self.envs, self._pending, self._writes_in_place, record.rewards
+        envs, pending, in_place, games = self.envs, self._pending, self._writes_in_place, self._games
+        rewards, raw_rewards = record.rewards, record.raw_rewards
         out, shape, infos = self._slots[slot], self._row_shape, self._infos
         dtype = out.dtype if self._plain else None
-        for place, row in enumerate(rows):
+        for place, (row, action) in enumerate(zip(rows, actions, strict=True), first_place):
             try:
                 if pending[row] and self._next_step:
                     self._step_pending(row, slot, record)
                     continue
                 if in_place[row]:
-                    reward, terminated, truncated, info = envs[row].step_into(actions[place], out[row])  # type: ignore[attr-defined]
+                    reward, terminated, truncated, info = envs[row].step_into(action, out[row])  # type: ignore[attr-defined]
                 else:
-                    observation, reward, terminated, truncated, info = envs[row].step(actions[place])
+                    observation, reward, terminated, truncated, info = envs[row].step(action)
                     if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
                         out[row] = observation
                     else:
                         self._write(slot, row, observation)
                 # Copied at once where it is an array: envs may share one, and fill it again in the next row.
-                rewards[place] = reward if type(reward) is float else own_copy(reward)
-                if terminated or truncated:
+                rewards[place] = raw_rewards[place] = reward if type(reward) is float else own_copy(reward)
+                game = games[row]
+                if game is not None:
+                    raw_rewards[place] = game.unclipped_reward
+                    if game.game_over or truncated:
+                        record.episodes.append(row)
+                elif terminated or truncated:
                     record.episodes.append(row)
+                if terminated or truncated:
                     self._end_row(row, slot, terminated, truncated, info, record)
                 elif info:
                     infos.record(row, info)
@@ -223,41 +234,18 @@ class SliceStepper:
                 record.failures.append(env_failure(row, exception))
 
     def _step_with_care(self, rows: Sequence[int], slot: int, actions: Sequence[Any], record: StepRecord) -> None:
-        """As `_step_plainly`, and: rows cut off by a restart, raw rewards, the time of each step."""
+        """As `_step_plainly`, and: rows cut off by a restart, the time of each step."""
         for place, row in enumerate(rows):
             start = time.perf_counter()
-            try:
-                self._step_row(place, row, slot, actions[place], record)
-            except BaseException as exception:
-                record.failures.append(env_failure(row, exception))
+            if row in self._lost:
+                try:
+                    self._report_loss(row, slot, record)
+                except BaseException as exception:
+                    record.failures.append(env_failure(row, exception))
+            else:
+                self._step_plainly([row], slot, [actions[place]], record, place)
             if self.step_seconds is not None:
                 self.step_seconds[row] += 0.1 * (time.perf_counter() - start - self.step_seconds[row])
-
-    def _step_row(self, place: int, row: int, slot: int, action: Any, record: StepRecord) -> None:
-        if row in self._lost:
-            self._report_loss(row, slot, record)
-            return
-        if self._pending[row] and self._next_step:
-            self._step_pending(row, slot, record)
-            return
-        env = self.envs[row]
-        if self._writes_in_place[row]:
-            reward, terminated, truncated, info = env.step_into(action, self._slots[slot][row])  # type: ignore[attr-defined]
-        else:
-            observation, reward, terminated, truncated, info = env.step(action)
-            self._write(slot, row, observation)
-        record.rewards[place] = record.raw_rewards[place] = reward if type(reward) is float else own_copy(reward)
-        over = bool(terminated or truncated)
-        if self._counts_games[row]:
-            base: Any = env.unwrapped
-            record.raw_rewards[place] = base.unclipped_reward
-            over = bool(base.game_over or truncated)
-        if over:
-            record.episodes.append(row)
-        if terminated or truncated:
-            self._end_row(row, slot, terminated, truncated, info, record)
-        elif info:
-            self._infos.record(row, info)
 
     def _step_pending(self, row: int, slot: int, record: StepRecord) -> None:
         """Under NEXT_STEP the step after an end only resets."""
@@ -339,18 +327,9 @@ class SliceStepper:
         for row, terminated, truncated in record.ends:
             arrays.terminations[row], arrays.truncations[row] = terminated, truncated
         for row in record.episodes:
-            self._end_episode(row)
+            end_episodes(arrays, row)
         for row in record.lost:
-            arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, time.monotonic()
-
-    def _end_episode(self, row: int) -> None:
-        arrays, now = self.arrays, time.monotonic()
-        arrays.episode_ended[row] = True
-        arrays.episode_counts[row] += 1
-        arrays.last_returns[row] = arrays.returns[row]
-        arrays.last_lengths[row] = arrays.lengths[row]
-        arrays.last_seconds[row] = now - arrays.started[row]
-        arrays.returns[row], arrays.lengths[row], arrays.started[row] = 0.0, 0, now
+            begin_episodes(arrays, row)
 
 
 def index_of(rows: Sequence[int]) -> Any:

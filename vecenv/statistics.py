@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,31 @@ class EpisodeStatistics:
             last_lengths=arrays.last_lengths[rows].copy(),
             last_seconds=np.where(never, np.nan, arrays.last_seconds[rows]),
         )
+
+
+def begin_episodes(arrays: Any, rows: Any) -> None:
+    """Begin the count of rows anew.
+
+    Args:
+        arrays: of a batch.
+        rows: a row, or an index of several.
+    """
+    arrays.returns[rows], arrays.lengths[rows], arrays.started[rows] = 0.0, 0, time.monotonic()
+
+
+def end_episodes(arrays: Any, rows: Any) -> None:
+    """Note that the episodes (whole games) of rows ended in this step, and begin their next count.
+
+    Args:
+        arrays: of a batch.
+        rows: a row, or an index of several, each at most once.
+    """
+    arrays.episode_ended[rows] = True
+    arrays.episode_counts[rows] += 1
+    arrays.last_returns[rows] = arrays.returns[rows]
+    arrays.last_lengths[rows] = arrays.lengths[rows]
+    arrays.last_seconds[rows] = time.monotonic() - arrays.started[rows]
+    begin_episodes(arrays, rows)
 
 
 def add_episode_infos(infos: dict[str, Any], ended: npt.NDArray[np.bool_], last: EpisodeStatistics) -> None:
