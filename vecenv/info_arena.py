@@ -75,7 +75,7 @@ class InfoArena:
         """
         infos: Infos = {}
         odd_keys = {key for info in odd.values() for key in info}
-        used = [column for column in self._views if column[2].any()]
+        used = [column for column in self._views if np.count_nonzero(column[2])]  # much faster than any()
         keys = [signature[0] for signature, _, _ in used]
         for signature, values, mask in used:
             key = signature[0]

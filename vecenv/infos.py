@@ -138,7 +138,7 @@ def add_column(infos: Infos, key: str, values: Array, mask: Array) -> None:
         mask: `[num_envs]` bool, not all False.
     """
     values = values.copy()
-    if not mask.all():
+    if np.count_nonzero(mask) < len(mask):
         values[~mask] = 0
     infos[key] = values
     infos[f"_{key}"] = mask.copy()
@@ -181,6 +181,7 @@ class InfoColumns:
         self._scalar_columns: dict[tuple[str, type], tuple[Array, Array]] = {}
         self._masks: list[Array] = []
         self._announced: set[Signature] = set()
+        self._awaited: set[Signature] = set()
         self.announcements: list[Signature] = []
         self.odd: dict[int, dict[str, Any]] = {}
 
@@ -193,9 +194,11 @@ class InfoColumns:
             mask: `[num_envs]` bool.
         """
         self._columns[signature] = (values, mask)
+        self._awaited.discard(signature)
         self._masks.append(mask)
         for kind, code in _SCALAR_CODES.items():
-            if signature[1:] == (code, ()):
+            # a name that may be that of a mask is looked at each time
+            if signature[1:] == (code, ()) and not signature[0].startswith("_"):
                 self._scalar_columns[(signature[0], kind)] = (values, mask)
 
     def begin(self, rows: Any) -> None:
@@ -207,25 +210,41 @@ class InfoColumns:
 
     def record(self, row: int, info: dict[str, Any]) -> None:
         """Take one env's info."""
+        columns = self._scalar_columns
         for key, value in info.items():
-            if _names_a_mask(key, info):
-                continue
-            column = self._scalar_columns.get((key, type(value)))
-            signature = None
-            if column is None:
-                signature = signature_of(key, value)
-                column = self._columns.get(signature) if signature is not None else None
+            column = columns.get((key, type(value)))
+            if column is not None:
+                values, mask = column
+                if not mask[row]:
+                    try:
+                        values[row] = value
+                        mask[row] = True
+                        continue
+                    except OverflowError:  # an int beyond 64 bits
+                        pass
+            self._record_value(row, key, value, info)
+
+    def _record_value(self, row: int, key: Any, value: Any, info: dict[str, Any]) -> None:
+        """Take a value that is no plain number with a column that is free."""
+        if _names_a_mask(key, info):
+            return
+        signature = signature_of(key, value)
+        if signature is not None:
+            column = self._columns.get(signature)
             if column is not None and not column[1][row]:
-                try:
-                    column[0][row] = value
-                    column[1][row] = True
-                    continue
-                except OverflowError:  # an int beyond 64 bits
-                    pass
-            if signature is not None and signature not in self._announced:
+                column[0][row] = value
+                column[1][row] = True
+                return
+            if signature not in self._announced:
                 self._announced.add(signature)
+                self._awaited.add(signature)
                 self.announcements.append(signature)
-            self.odd.setdefault(row, {})[key] = own_copy(value)
+        self.odd.setdefault(row, {})[key] = own_copy(value)
+
+    @property
+    def awaits_columns(self) -> bool:
+        """Whether fields were announced for which no column has come (there may be no room for them)."""
+        return bool(self._awaited)
 
 
 #: Python's numbers have columns of their own, so that they come back as what they were.

@@ -163,6 +163,9 @@ class _Worker:
 
         while True:
             if wait.look(stepped):
+                # Steps that come fast enough never let this sleep, and only the poller tells of messages.
+                if self._infos.awaits_columns and not self._serve_sent_before():
+                    return
                 self._last_step = step.item()
                 self._step()
                 continue
