@@ -1,0 +1,109 @@
+"""Hyper-parameters of evolution strategies, and sets of them per kind of environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vecenv.errors import UnknownSetting
+
+from .config import NetworkName
+
+FitnessShaping = Literal["centered-ranks", "normalised"]
+EngineName = Literal["inline", "processes"]
+
+_WHOLE_FROM_ONE = ("num_pairs", "total_steps", "hidden_size")
+_WHOLE_FROM_ZERO = ("unperturbed_pairs", "workers", "pairs_at_once", "max_episode_steps")
+
+
+@dataclass(frozen=True)
+class ESConfig:
+    """Hyper-parameters of evolution strategies (Salimans et al., 2017). Counts of steps are real env steps."""
+
+    num_pairs: int = 32
+    """Antithetic pairs per generation: one member adds the noise to the parameters, the other subtracts it."""
+    total_steps: int = 5_000_000
+    """Env steps of the whole run."""
+    noise_std: float = 0.1
+    """Standard deviation of the noise in the parameters."""
+    learning_rate: float = 0.05
+    """Adam's step size."""
+    weight_decay: float = 0.0
+    """This times the parameters is added to the gradient that is minimised."""
+    fitness: FitnessShaping = "centered-ranks"
+    """How returns become weights: ``centered-ranks`` (ties share), or ``normalised`` by mean and standard deviation."""
+    normalise_observations: bool = False
+    """Observations minus their running mean, over their running standard deviation; not for images."""
+    unperturbed_pairs: int = 0
+    """Further pairs that play the parameters without noise. Where there are any, theirs are the episodes that count as
+    results (for --solve-at, and for the best parameters); otherwise those of the whole population do."""
+    max_episode_steps: int = 0
+    """Episodes are cut after this many steps; 0 leaves it to the environment."""
+    network: NetworkName = "mlp"
+    """``mlp`` for vectors; ``small-cnn`` or ``nature-cnn`` for images [C, H, W]."""
+    hidden_size: int = 32
+    """Width of the two hidden layers of ``mlp``, or of the layer behind the convolutions."""
+    engine: EngineName = "inline"
+    """Who plays: ``inline``, this process in the environments of the back end, or ``processes``, each with environments
+    and batched inference of its own. Parameters are the same to the last bit."""
+    workers: int = 0
+    """Processes of the engine; 0 takes one per usable core. Never more than there are pairs."""
+    pairs_at_once: int = 0
+    """Pairs that one worker plays side by side; 0 is an equal share of all. Fewer save memory and even out episodes of
+    different lengths."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot train.
+
+        Raises:
+            UnknownSetting: names the setting, the value and what is allowed.
+        """
+        for names, least in ((_WHOLE_FROM_ONE, 1), (_WHOLE_FROM_ZERO, 0)):
+            for name in names:
+                value = getattr(self, name)
+                if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                    raise UnknownSetting(f"{name} must be a whole number of at least {least}, got {value!r}")
+        for name in ("noise_std", "learning_rate"):
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise UnknownSetting(f"{name} must be a number above 0, got {getattr(self, name)!r}")
+        if not 0.0 <= self.weight_decay < float("inf"):
+            raise UnknownSetting(f"weight_decay must be a number of at least 0, got {self.weight_decay!r}")
+        for name, kind in (("fitness", FitnessShaping), ("network", NetworkName), ("engine", EngineName)):
+            if getattr(self, name) not in get_args(kind):
+                raise UnknownSetting(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
+
+    @property
+    def played_pairs(self) -> int:
+        """Pairs played per generation, those without noise included."""
+        return self.num_pairs + self.unperturbed_pairs
+
+    @property
+    def num_envs(self) -> int:
+        """Episodes per generation: one per member of every pair."""
+        return 2 * self.played_pairs
+
+
+ES_PRESETS: dict[str, ESConfig] = {
+    "classic-control": ESConfig(),
+    "mujoco": ESConfig(
+        num_pairs=60,
+        total_steps=12_000_000,
+        noise_std=0.02,
+        learning_rate=0.02,
+        normalise_observations=True,
+        hidden_size=64,
+        engine="processes",
+    ),
+    "atari": ESConfig(
+        num_pairs=32,
+        total_steps=20_000_000,
+        noise_std=0.05,
+        learning_rate=0.02,
+        network="small-cnn",
+        hidden_size=64,
+        engine="processes",
+        pairs_at_once=4,
+        max_episode_steps=3_000,
+    ),
+}
+"""Hyper-parameters per kind of environment."""

@@ -1,0 +1,137 @@
+"""Who plays a population: this process, or several; what comes back is the same bits.
+
+An engine takes the parameters once per generation and gives one `PairResult` per pair. Another engine needs no more
+than a :class:`~vecenv.agents.population_evaluation.PopulationEvaluator` wherever it plays, and an entry in
+:data:`ENGINES`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import vecenv
+from vecenv import VecEnv
+from vecenv.engines import ENGINES as ENV_ENGINES
+from vecenv.errors import UnknownSetting
+
+from .es_config import ESConfig
+from .population_evaluation import Broadcast, PairResult, PopulationEvaluator
+
+EnvMaker = Callable[[int], VecEnv]
+"""Builds a vector env with that many environments; sent to other processes by value where it has to be."""
+
+
+class PopulationEngine(Protocol):
+    """Plays whole generations."""
+
+    def evaluate(self, broadcast: Broadcast, stop_requested: Callable[[], bool]) -> list[PairResult]:
+        """Play every pair of one generation.
+
+        Returns:
+            One result per pair, in the order of the pairs.
+
+        Raises:
+            CollectionInterrupted: ``stop_requested`` said so.
+            EnvError: an environment raised.
+            WorkerDied: nobody is left to play.
+        """
+
+    def close(self) -> None:
+        """End what the engine started; may be called again."""
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """What an engine is built from.
+
+    Attributes:
+        envs: the caller's own vector env.
+        make_envs: builds more of the kind, elsewhere; None: how is not known.
+        config: hyper-parameters.
+        seed: of the run.
+        device: where the networks lie.
+    """
+
+    envs: VecEnv
+    make_envs: EnvMaker | None
+    config: ESConfig
+    seed: int
+    device: str
+
+
+class InlineEngine:
+    """Plays in this process, in the caller's vector env."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        """Build the networks.
+
+        Raises:
+            NotImplementedError, ValueError: see :class:`PopulationEvaluator`.
+        """
+        config = request.config
+        self._pairs = range(config.played_pairs)
+        self._evaluator = PopulationEvaluator(request.envs, config, seed=request.seed, device=request.device)
+
+    def evaluate(self, broadcast: Broadcast, stop_requested: Callable[[], bool]) -> list[PairResult]:
+        """Play every pair of one generation; see :class:`PopulationEngine`."""
+        return self._evaluator.evaluate(broadcast, self._pairs, stop_requested)
+
+    def close(self) -> None:
+        """Nothing to end: the envs are the caller's."""
+
+
+def _make_processes(request: EngineRequest) -> PopulationEngine:
+    from .population_processes import ProcessEngine  # not there on Windows
+
+    return ProcessEngine(request)
+
+
+ENGINES: dict[str, Callable[[EngineRequest], PopulationEngine]] = {
+    "inline": InlineEngine,
+    "processes": _make_processes,
+}
+"""Name -> what builds the engine."""
+
+
+def env_maker_of(envs: VecEnv) -> EnvMaker | None:
+    """How to build more environments like those of ``envs`` in a worker; None where they have no registered id.
+
+    Workers step environments in their own process: ``sync``, or the engine that ``envs`` runs on, with one thread.
+    """
+    if envs.spec is None:
+        return None
+    spec = copy.deepcopy(envs.spec)
+    kwargs = dict(spec.kwargs)
+    kwargs.pop("num_envs", None)
+    settings: dict[str, Any] = {"backend": "sync", **kwargs}
+    for backend, module in ENV_ENGINES.items():
+        if type(envs).__module__ == module:
+            settings["backend"] = backend
+            if backend != "compiled":
+                settings["num_workers"] = 1
+    if envs.config is not None:  # an Atari game: its preset holds what the id's own arguments would say again
+        return functools.partial(_make_envs, spec.id, preprocess=envs.config, backend=settings["backend"])
+    spec.kwargs = {}
+    return functools.partial(_make_envs, spec, **settings)
+
+
+def _make_envs(env_id: Any, num_envs: int, **settings: Any) -> VecEnv:
+    return vecenv.make_vec(env_id, num_envs, copy=False, **settings)
+
+
+def require_env_maker(request: EngineRequest) -> EnvMaker:
+    """What builds environments in a worker.
+
+    Raises:
+        UnknownSetting: the environments have no registered id, and no ``make_envs`` was given.
+    """
+    if request.make_envs is None:
+        raise UnknownSetting(
+            f"engine {request.config.engine!r} builds environments of its own, but these have no registered id: pass "
+            "make_envs, a function from a number of environments to a vector env"
+        )
+    return request.make_envs

@@ -1,0 +1,275 @@
+"""Policies without a value head: one network, and the same network with other weights for every row of the batch.
+
+Rounding of a matrix product depends on the place of its operands in memory. Every member's weights and inputs
+therefore start at a multiple of 64 bytes, whatever their shape: what a member does is then the same bits in every row
+and for every number of rows (a test compares them).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .es_config import ESConfig
+from .networks import CONVOLUTIONS, CNNTrunk, MLPTrunk, initialise_orthogonal
+
+NORMALISED_LIMIT = 10.0
+"""Normalised observations are cut off here: a component that hardly varied so far may suddenly do so."""
+_ALIGNMENT = 16
+"""float32 numbers in 64 bytes."""
+
+
+class ObservationScaling(nn.Module):
+    """Observations [B, ...] of any dtype, minus ``shift``, times ``factor``, float32; both fit one observation."""
+
+    shift: Tensor
+    factor: Tensor
+
+    def __init__(self, shift: Tensor, factor: Tensor, limit: float | None = None) -> None:
+        """Scale by these; results are cut off at plus and minus ``limit``."""
+        super().__init__()
+        self.limit = limit
+        self.register_buffer("shift", shift)
+        self.register_buffer("factor", factor)
+
+    def set(self, shift: NDArray[np.float32], factor: NDArray[np.float32]) -> None:
+        """Scale by these from now on, [D] float32 each."""
+        self.shift.copy_(torch.from_numpy(shift).view(self.shift.shape))
+        self.factor.copy_(torch.from_numpy(factor).view(self.factor.shape))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """The scaled observations, of the same shape."""
+        # Two roundings, never a fused one: the result must not depend on which loop computes a component.
+        scaled = torch.sub(observations.to(torch.float32), self.shift).mul_(self.factor)
+        return scaled if self.limit is None else scaled.clamp_(-self.limit, self.limit)
+
+
+class PolicyNetwork(nn.Module):
+    """Observations [B, ...] -> (outputs [B, A] float32, zeros [B] in the place of values)."""
+
+    def __init__(self, scaling: ObservationScaling, layers: nn.Sequential, num_outputs: int) -> None:
+        """Put ``layers`` behind ``scaling``; only the layers have parameters."""
+        super().__init__()
+        self.scaling = scaling
+        self.layers = layers
+        self.num_outputs = num_outputs
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """What an action head needs."""
+        outputs: Tensor = self.layers(self.scaling(observations))
+        return outputs, outputs.new_zeros(len(outputs))
+
+
+def build_policy_network(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], config: ESConfig, seed: int
+) -> PolicyNetwork:
+    """The network of ``config`` for one environment's spaces, with weights drawn from ``seed``.
+
+    Raises:
+        NotImplementedError: for spaces that have no network or action head, by name.
+        ValueError: when the network does not fit the observations.
+    """
+    num_outputs = _num_outputs(action_space)
+    if not isinstance(observation_space, gymnasium.spaces.Box):
+        raise NotImplementedError(f"ES reads Box observations only; there is no network for {observation_space}")
+    shape = observation_space.shape
+    is_image = len(shape) == 3 and observation_space.dtype == np.uint8
+    # Torch draws initial weights from its global generator: borrow it and put it back as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        trunk: MLPTrunk | CNNTrunk
+        if config.network == "mlp":
+            trunk = MLPTrunk(shape, config.hidden_size)
+        elif not is_image:
+            raise ValueError(f"{config.network} needs uint8 images [C, H, W], got {observation_space}; use network mlp")
+        else:
+            trunk = CNNTrunk(shape, CONVOLUTIONS[config.network][0], config.hidden_size)
+        head = initialise_orthogonal(nn.Linear(config.hidden_size, num_outputs), gain=0.01)
+    if config.normalise_observations and observation_space.dtype == np.uint8:
+        raise ValueError(f"normalise_observations is for vectors; {observation_space} holds bytes, which are scaled")
+    if config.normalise_observations:
+        scaling = ObservationScaling(torch.zeros(shape), torch.ones(shape), NORMALISED_LIMIT)
+    else:
+        factor = CNNTrunk.SCALE if observation_space.dtype == np.uint8 else 1.0
+        scaling = ObservationScaling(torch.zeros(()), torch.tensor(factor))
+    return PolicyNetwork(scaling, nn.Sequential(*trunk.layers, head), num_outputs).requires_grad_(False)
+
+
+def _num_outputs(action_space: gymnasium.Space[Any]) -> int:
+    if isinstance(action_space, gymnasium.spaces.Discrete):
+        return int(action_space.n)
+    if isinstance(action_space, gymnasium.spaces.Box) and np.issubdtype(action_space.dtype, np.floating):
+        return math.prod(action_space.shape)
+    raise NotImplementedError(f"ES acts in Discrete and float Box action spaces only, not in {action_space}")
+
+
+class SquashedMean:
+    """Action head for Box spaces: the same action for the same outputs, inside the bounds.
+
+    Where a component is bounded on both sides, tanh of the output is stretched from [-1, 1] to the bounds; where it is
+    not, the output itself is the action, cut off at a bound that stands alone.
+    """
+
+    def __init__(self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu") -> None:
+        """Act in ``space``."""
+        low = torch.from_numpy(np.asarray(space.low, np.float32)).to(device)
+        high = torch.from_numpy(np.asarray(space.high, np.float32)).to(device)
+        self._shape = space.shape
+        self._dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+        self._bounded = (torch.isfinite(low) & torch.isfinite(high)).reshape(-1)
+        self._all_bounded = bool(self._bounded.all())
+        self._low, self._high = low.reshape(-1), high.reshape(-1)
+        self._center = torch.where(self._bounded, (self._low + self._high) / 2, 0.0)
+        self._half = torch.where(self._bounded, (self._high - self._low) / 2, 1.0)
+
+    def __call__(self, outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Actions [B, *shape] in the space's dtype for ``outputs`` [B, A], and log-probabilities [B], all 0."""
+        means = torch.tanh(outputs)
+        if not self._all_bounded:
+            means = torch.where(self._bounded, means, outputs)
+        # Rounding may carry a value past the bound by its last bit.
+        actions = torch.clamp(means * self._half + self._center, self._low, self._high)
+        return actions.reshape(len(outputs), *self._shape).to(self._dtype), outputs.new_zeros(len(outputs))
+
+
+def action_head(action_space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> str | SquashedMean:
+    """Head for BatchedPolicy: greedy in Discrete spaces, :class:`SquashedMean` in Box spaces."""
+    return SquashedMean(action_space, device) if isinstance(action_space, gymnasium.spaces.Box) else "greedy"
+
+
+class StackedNetwork(nn.Module):
+    """One :class:`PolicyNetwork` per row: row n of a batch [N, ...] is seen by member n's weights.
+
+    Each layer is one batched matrix product for all members. Weights are set by :meth:`load`; buffers are reused, so
+    outputs are valid until the next forward pass.
+    """
+
+    def __init__(self, network: PolicyNetwork, num_members: int) -> None:
+        """Room for ``num_members`` members shaped like ``network``, whose scaling they share; their weights are 0.
+
+        Raises:
+            TypeError: for a layer without a stacked form.
+        """
+        super().__init__()
+        self.scaling = network.scaling
+        self.num_outputs = network.num_outputs
+        self.num_members = num_members
+        self.device = next(network.parameters()).device
+        self._steps: list[StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]] = []
+        for layer in network.layers:
+            self._steps.append(_stacked(layer, num_members, self.device))
+        self._values = torch.zeros(num_members, device=self.device)
+
+    def load(self, member: int, parameters: Tensor) -> None:
+        """Set one member's weights from a flat vector [P], in the order of ``network.parameters()``."""
+        for step in self._steps:
+            if isinstance(step, (StackedLinear, StackedConvolution)):
+                parameters = step.load(member, parameters)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs [N, A] of the members for one observation [N, ...] each, and zeros [N]."""
+        x = self.scaling(observations)
+        for step in self._steps:
+            x = step(x)
+        return x[:, : self.num_outputs], self._values
+
+
+class StackedLinear:
+    """N linear layers: [N, in] -> [N, out], both filled up with zeros to whole lines of 64 bytes."""
+
+    def __init__(self, layer: nn.Linear, num_members: int, device: torch.device) -> None:
+        """Room for N members shaped like ``layer``."""
+        self._shape = (layer.out_features, layer.in_features)
+        num_in, num_out = _aligned(layer.in_features), _aligned(layer.out_features)
+        self._weights = torch.zeros(num_members, num_in, num_out, device=device)
+        self._biases = torch.zeros(num_members, 1, num_out, device=device)
+        self._inputs = torch.zeros(num_members, 1, num_in, device=device)
+        self._outputs = torch.zeros(num_members, 1, num_out, device=device)
+
+    def load(self, member: int, parameters: Tensor) -> Tensor:
+        """Take the member's weights from the front of a flat vector; returns the rest."""
+        num_out, num_in = self._shape
+        size = num_out * num_in
+        self._weights[member, :num_in, :num_out] = parameters[:size].view(num_out, num_in).t()
+        self._biases[member, 0, :num_out] = parameters[size : size + num_out]
+        return parameters[size + num_out :]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """One product for all members."""
+        if x.shape[1] == self._inputs.shape[2] and x.is_contiguous():  # made by the layer before: filled up already
+            inputs = x.unsqueeze(1)
+        else:
+            inputs = self._inputs
+            inputs[:, 0, : self._shape[1]] = x[:, : self._shape[1]]
+        return torch.baddbmm(self._biases, inputs, self._weights, out=self._outputs).squeeze(1)
+
+
+class StackedConvolution:
+    """N convolutions without padding: [N, C, H, W] -> [N, out, H', W'], as a product with the patches of the images."""
+
+    def __init__(self, layer: nn.Conv2d, num_members: int, device: torch.device) -> None:
+        """Room for N members shaped like ``layer``.
+
+        Raises:
+            TypeError: the layer has padding, dilation or groups.
+        """
+        if layer.padding != (0, 0) or layer.dilation != (1, 1) or layer.groups != 1:
+            raise TypeError(f"{layer} has no stacked form: padding, dilation and groups are not supported")
+        self._out_channels = layer.out_channels
+        self._kernel: tuple[int, ...] = tuple(layer.kernel_size)
+        self._stride: tuple[int, ...] = tuple(layer.stride)
+        self._patch_size = layer.in_channels * math.prod(self._kernel)
+        self._device = device
+        shape = (num_members, _aligned(layer.out_channels), _aligned(self._patch_size))
+        self._weights = torch.zeros(shape, device=device)
+        self._biases = torch.zeros(num_members, shape[1], 1, device=device)
+        self._patches = torch.zeros(0, device=device)
+
+    def load(self, member: int, parameters: Tensor) -> Tensor:
+        """Take the member's weights from the front of a flat vector; returns the rest."""
+        size = self._out_channels * self._patch_size
+        weights = parameters[:size].view(self._out_channels, self._patch_size)
+        self._weights[member, : self._out_channels, : self._patch_size] = weights
+        self._biases[member, : self._out_channels, 0] = parameters[size : size + self._out_channels]
+        return parameters[size + self._out_channels :]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """One product for all members."""
+        (kernel_height, kernel_width), (step_height, step_width) = self._kernel, self._stride
+        windows = x.unfold(2, kernel_height, step_height).unfold(3, kernel_width, step_width)  # [N, C, H', W', kh, kw]
+        height, width = windows.shape[2:4]
+        columns = _aligned(height * width)
+        if self._patches.shape[2:] != (columns,):
+            self._patches = torch.zeros(len(x), self._weights.shape[2], columns, device=self._device)
+        room = self._patches[:, : self._patch_size, : height * width]
+        images = (len(x), x.shape[1], kernel_height, kernel_width, height, width)
+        room.view(images).copy_(windows.permute(0, 1, 4, 5, 2, 3))
+        outputs = torch.baddbmm(self._biases, self._weights, self._patches)
+        return outputs[:, : self._out_channels, : height * width].view(len(x), self._out_channels, height, width)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _stacked(
+    layer: nn.Module, num_members: int, device: torch.device
+) -> StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]:
+    if isinstance(layer, nn.Linear):
+        return StackedLinear(layer, num_members, device)
+    if isinstance(layer, nn.Conv2d):
+        return StackedConvolution(layer, num_members, device)
+    if isinstance(layer, nn.Tanh):
+        return torch.tanh_
+    if isinstance(layer, nn.ReLU):
+        return torch.relu_
+    if isinstance(layer, nn.Flatten):
+        return lambda x: x.flatten(1)
+    raise TypeError(f"{layer} has no stacked form")

@@ -1,0 +1,94 @@
+"""Running mean and variance of observations, merged from what single pairs saw; the same bits whoever played them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_STD = 1e-2
+"""Components that hardly vary are not blown up further than by this."""
+PAYLOAD_BYTES = 160
+"""Bytes of statistics that a pair may send on average; see :func:`sends_statistics`."""
+
+
+def sends_statistics(generation: int, pair: int, num_features: int) -> bool:
+    """Whether a pair's statistics are used: in turn, only as many pairs as keep the payload per pair small.
+
+    Mean and variance are 8 bytes per feature. Up to 20 features every pair sends them; of 348 features every 18th pair
+    does, another one in each generation, which still is thousands of observations.
+    """
+    stride = -(-8 * num_features // PAYLOAD_BYTES)
+    return (pair + generation) % stride == 0
+
+
+class ObservationMoments:
+    """Sums over the observations that each of N members saw, relative to a known mean."""
+
+    def __init__(self, num_members: int, reference: NDArray[np.float32]) -> None:
+        """Nothing seen yet.
+
+        Args:
+            num_members: N.
+            reference: [D] float32, subtracted from everything first: sums of squares stay small and exact.
+        """
+        self.num_features = len(reference)
+        self._reference = reference.astype(np.float64)
+        self._sums = np.zeros((num_members, len(reference)))
+        self._squares = np.zeros((num_members, len(reference)))
+
+    def add(self, observations: NDArray[Any], active: NDArray[np.bool_]) -> None:
+        """Count one observation [N, ...] of every member that still plays, ``active`` [N] bool."""
+        difference = observations.reshape(len(observations), -1) - self._reference
+        if not active.all():
+            difference[~active] = 0.0
+        self._sums += difference
+        difference *= difference
+        self._squares += difference
+
+    def of_pair(self, row: int, count: int) -> NDArray[np.float32]:
+        """What the members in ``row`` and ``row + 1`` saw together.
+
+        Returns:
+            [2, D] float32, owned by the caller: the mean's difference from the reference, and the variance.
+        """
+        mean = (self._sums[row] + self._sums[row + 1]) / count
+        variance = (self._squares[row] + self._squares[row + 1]) / count - mean * mean
+        return np.stack([mean, np.maximum(variance, 0.0)]).astype(np.float32)
+
+
+class ObservationStatistics:
+    """Mean and variance of all observations so far, [D] float64."""
+
+    def __init__(self, num_features: int) -> None:
+        """Nothing seen yet: normalisation then changes nothing."""
+        self.count = 0
+        self.mean = np.zeros(num_features)
+        self.variance = np.ones(num_features)
+
+    def normalisation(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What to subtract and what to multiply with afterwards, [D] float32 each, owned by the caller."""
+        scale = 1.0 / np.maximum(np.sqrt(self.variance), LEAST_STD)
+        return self.mean.astype(np.float32), scale.astype(np.float32)
+
+    def merge(self, count: int, mean: NDArray[np.float64], variance: NDArray[np.float64]) -> None:
+        """Add ``count`` observations of known mean and variance, [D] each (Chan et al., 1979)."""
+        if self.count == 0:
+            self.count, self.mean, self.variance = count, mean.copy(), variance.copy()
+            return
+        total = self.count + count
+        difference = mean - self.mean
+        share = count / total
+        self.variance = self.variance + share * (variance - self.variance) + share * (1 - share) * difference**2
+        self.mean = self.mean + share * difference
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and arrays to go on from."""
+        return {"count": self.count, "mean": self.mean, "variance": self.variance}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`; arrays may have become tensors."""
+        self.count = int(state["count"])
+        self.mean, self.variance = (np.array(state[name], np.float64) for name in ("mean", "variance"))
