@@ -201,32 +201,32 @@ class SliceStepper:
     ) -> None:
         """Step rows that need nothing but stepping; `_step_with_care` says what there can be besides."""
         envs, pending, in_place, games = self.envs, self._pending, self._writes_in_place, self._games
-        rewards, raw_rewards = record.rewards, record.raw_rewards
+        rewards, raw_rewards, separate = record.rewards, record.raw_rewards, self._separate_raw_rewards
         out, shape, infos = self._slots[slot], self._row_shape, self._infos
         dtype = out.dtype if self._plain else None
-        for place, (row, action) in enumerate(zip(rows, actions, strict=True), first_place):
+        for place, row in enumerate(rows, first_place):
             try:
                 if pending[row] and self._next_step:
                     self._step_pending(row, slot, record)
                     continue
                 if in_place[row]:
-                    reward, terminated, truncated, info = envs[row].step_into(action, out[row])  # type: ignore[attr-defined]
+                    reward, terminated, truncated, info = envs[row].step_into(actions[place], out[row])  # type: ignore[attr-defined]
                 else:
-                    observation, reward, terminated, truncated, info = envs[row].step(action)
+                    observation, reward, terminated, truncated, info = envs[row].step(actions[place])
                     if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
                         out[row] = observation
                     else:
                         self._write(slot, row, observation)
                 # Copied at once where it is an array: envs may share one, and fill it again in the next row.
-                rewards[place] = raw_rewards[place] = reward if type(reward) is float else own_copy(reward)
-                game = games[row]
-                if game is not None:
-                    raw_rewards[place] = game.unclipped_reward
-                    if game.game_over or truncated:
+                rewards[place] = reward if type(reward) is float else own_copy(reward)
+                if separate:
+                    game = games[row]
+                    raw_rewards[place] = rewards[place] if game is None else game.unclipped_reward
+                    if truncated or (terminated if game is None else game.game_over):
                         record.episodes.append(row)
-                elif terminated or truncated:
-                    record.episodes.append(row)
                 if terminated or truncated:
+                    if not separate:
+                        record.episodes.append(row)
                     self._end_row(row, slot, terminated, truncated, info, record)
                 elif info:
                     infos.record(row, info)
@@ -243,7 +243,7 @@ class SliceStepper:
                 except BaseException as exception:
                     record.failures.append(env_failure(row, exception))
             else:
-                self._step_plainly([row], slot, [actions[place]], record, place)
+                self._step_plainly([row], slot, actions, record, place)
             if self.step_seconds is not None:
                 self.step_seconds[row] += 0.1 * (time.perf_counter() - start - self.step_seconds[row])
 
