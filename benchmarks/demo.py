@@ -13,6 +13,7 @@ from typing import TypeVar
 from vecenv.cores import usable_cores
 from vecenv.doctor import backend_statuses, describe_machine, package_versions
 
+from .arguments import add_timing
 from .contestants import Settings
 from .report import print_rates
 from .throughput import measure
@@ -40,13 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 if every part did what it shows, else 1.
     """
     parser = argparse.ArgumentParser(prog="vecenv demo", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds on Pong (default 3)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of one round's sample (default 2)")
+    add_timing(parser, rounds=3, seconds=2.0)
     parser.add_argument("--run-dir", type=Path, help="where the training run goes (default runs/demo-TIME)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the training run (default 1)")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1 or not arguments.seconds > 0:
-        parser.error("--rounds must be at least 1 and --seconds positive")
     run_dir = arguments.run_dir or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     start = time.perf_counter()
     try:

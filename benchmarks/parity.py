@@ -18,6 +18,7 @@ from vecenv.errors import UnknownSetting
 from vecenv.preprocess.config import AtariConfig, find_preset
 from vecenv.registration import ROMS
 
+from .arguments import check_known, positive_int, words
 from .parity_peers import PEER_NAMES, PEERS, Step, ours
 
 # Games with and without FIRE, with and without lives, of 210, 214 and 250 lines, of both palettes, with odd pixel
@@ -136,12 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         UnknownSetting: an unknown peer or game, or nothing to compare.
     """
     arguments = _parser().parse_args(argv)
-    peers = [name.strip() for name in arguments.peers.split(",") if name.strip()]
-    games = [name.strip() for name in arguments.games.split(",") if name.strip()]
-    for words, known in ((peers, tuple(PEERS)), (games, ROMS)):
-        for word in words:
-            if word not in known:
-                raise UnknownSetting(f"there is no {word!r}; available: {', '.join(known)}")
+    peers, games = arguments.peers, arguments.games
+    check_known(peers, tuple(PEERS), "peer")
+    check_known(games, ROMS, "game")
     missing = [peer for peer in peers if find_spec(PEER_NAMES[peer][1]) is None]
     for peer in missing:
         print(f"left out: {PEER_NAMES[peer][0]} ({PEER_NAMES[peer][1]} is not installed)", file=sys.stderr)
@@ -236,18 +234,11 @@ The settings are fields of `AtariConfig`; each can be given to `make_vec` beside
 """
 
 
-def _positive(word: str) -> int:
-    number = int(word)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vecenv bench parity", description=__doc__)
-    parser.add_argument("--peers", default=",".join(PEERS), help=f"comma-separated (default {','.join(PEERS)})")
-    parser.add_argument("--games", default=",".join(GAMES), help="ROM names, comma-separated")
-    parser.add_argument("--seeds", type=_positive, default=3, help="seeds 0, 1, ... per game (default 3)")
-    parser.add_argument("--steps", type=_positive, default=5000, help="agent steps per run (default 5000)")
+    parser.add_argument("--peers", type=words, default=list(PEERS), help=f"comma-separated (default {','.join(PEERS)})")
+    parser.add_argument("--games", type=words, default=list(GAMES), help="ROM names, comma-separated")
+    parser.add_argument("--seeds", type=positive_int, default=3, help="seeds 0, 1, ... per game (default 3)")
+    parser.add_argument("--steps", type=positive_int, default=5000, help="agent steps per run (default 5000)")
     parser.add_argument("--report", type=Path, help="where to write the page (default: print it)")
     return parser

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
+import statistics
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from vecenv.doctor import report as installation_report
+from vecenv.errors import MissingExtra
 
+from .compare import Change, Samples, compare_results, differing_facts, read_result
 from .timing import Rates
+
+EXIT_SLOWER = 1
 
 
 def print_rates(title: str, rates: Sequence[Rates], *, frames_per_step: int, unit: str) -> None:
@@ -23,51 +32,169 @@ def print_rates(title: str, rates: Sequence[Rates], *, frames_per_step: int, uni
         frames_per_step: emulator frames in an agent step; 1 leaves the column out.
         unit: what the rates count, such as ``"agent steps/s"``.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column("what")
-    table.add_column(unit, justify="right")
-    table.add_column("lowest - highest", justify="right")
-    if frames_per_step > 1:
-        table.add_column("frames/s", justify="right")
-    table.add_column(f"{rates[0].name} is", justify="right")
+    header = ["what", unit, "lowest - highest"]
+    header += ["frames/s"] * (frames_per_step > 1) + ["the first is"]
+    rows = []
     for row in rates:
         cells = [row.name, f"{row.median:,.0f}", f"{row.lowest:,.0f} - {row.highest:,.0f}"]
         if frames_per_step > 1:
             cells.append(f"{row.median * frames_per_step:,.0f}")
         cells.append("" if row is rates[0] else f"{rates[0].ratio_to(row):.2f}x")
+        rows.append(cells)
+    print_table(title, header, rows)
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 130) -> None:
+    """Print a table whose first column is text and whose others are figures.
+
+    Args:
+        title: line above the table.
+        header: names of the columns.
+        rows: cells of each line.
+        width: characters that it may take where the output is no terminal: rich would assume 80 and cut names.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="right" if index else "left")
+    for cells in rows:
         table.add_row(*cells)
-    # Where the output is not a terminal rich assumes 80 columns and would cut the names.
     console = Console()
-    Console(width=max(100, console.width) if not console.is_terminal else None).print(table)
+    Console(width=max(width, console.width) if not console.is_terminal else None).print(table)
 
 
-def write_json(path: Path, *, name: str, settings: dict[str, Any], results: dict[str, Any]) -> Path:
-    """Write a measurement with everything needed to judge it: machine, versions, settings, raw samples.
+def samples_of(rates: Sequence[Rates], unit: str, *, theirs: Sequence[str] = ()) -> dict[str, Samples]:
+    """Raw samples of rates, by the name of the row.
+
+    Args:
+        rates: the measured rates.
+        unit: what they count.
+        theirs: names of rows that are not ours.
+    """
+    return {row.name: Samples(row.samples, unit, ours=row.name not in theirs) for row in rates}
+
+
+def check_output(arguments: argparse.Namespace, name: str) -> None:
+    """Look at what `publish` and the picture will need, before minutes are spent on measuring.
+
+    Args:
+        arguments: as `vecenv.benchmarks.arguments.add_output` declares them.
+        name: which benchmark this is.
+
+    Raises:
+        UnknownSetting: what is to be compared with cannot be read.
+        MissingExtra: a picture was asked for, and nothing can draw it.
+    """
+    if arguments.compare is not None:
+        read_result(arguments.compare, name)
+    if getattr(arguments, "plot", None) is not None and find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "agents")
+
+
+def publish(
+    arguments: argparse.Namespace,
+    name: str,
+    *,
+    settings: dict[str, Any],
+    results: dict[str, Any],
+    samples: Mapping[str, Samples],
+    file_name: str = "",
+) -> int:
+    """Write the result where the user wants it, and compare it with an earlier one if one was named.
+
+    Args:
+        arguments: as `vecenv.benchmarks.arguments.add_output` declares them.
+        name: which benchmark this is.
+        settings: what was asked for.
+        results: what was measured, plain values only.
+        samples: the raw samples that results of two runs are compared by.
+        file_name: of the default file, before the time of day; `name` where empty.
+
+    Returns:
+        The exit code: 0, or `EXIT_SLOWER` if something of ours got slower beyond noise.
+
+    Raises:
+        UnknownSetting: what is to be compared with cannot be read. The new result is written all the same.
+    """
+    path = arguments.json or default_path(file_name or name)
+    document = write_json(path, name=name, settings=settings, results=results, samples=samples)
+    print(f"written to {path}")
+    if arguments.compare is None:
+        return 0
+    old_document, old = read_result(arguments.compare, name)
+    changes = compare_results(old, samples)
+    print_changes(arguments.compare, changes, differing_facts(old_document, document))
+    for title, names in (("only then", old.keys() - samples.keys()), ("only now", samples.keys() - old.keys())):
+        if names:
+            print(f"{title}: {', '.join(sorted(names))}")
+    return EXIT_SLOWER if any(change.ours and change.verdict == "slower" for change in changes) else 0
+
+
+def print_changes(path: Path, changes: Sequence[Change], other_facts: Sequence[str]) -> None:
+    """Print a comparison: every row, what differs between the machines, and a last line that sums it up."""
+    rows = []
+    for change in changes:
+        cells = [change.name, f"{change.old:,.4g}", f"{change.new:,.4g}", change.unit, f"{change.speed:.2f}x"]
+        rows.append([*cells, f"{change.p_value:.3f}", change.verdict + ("" if change.ours else " (not ours)")])
+    header = ["compared with " + path.name, "then", "now", "unit", "speed", "p", "verdict"]
+    print_table("Mann-Whitney U on the raw samples; slower: p <= 0.05 and 5 % or more", header, rows)
+    for line in other_facts:
+        print(f"  differs: {line}")
+    drift = [change.speed for change in changes if not change.ours and not math.isnan(change.speed)]
+    if drift:
+        print(f"  what is not ours ran at {statistics.median(drift):.2f} times its speed of then: the machine, mostly")
+    slower = [change.name for change in changes if change.ours and change.verdict == "slower"]
+    print(f"slower beyond noise: {', '.join(slower)}" if slower else "nothing of ours got slower beyond noise")
+
+
+def write_json(
+    path: Path,
+    *,
+    name: str,
+    settings: dict[str, Any],
+    results: dict[str, Any],
+    samples: Mapping[str, Samples] | None = None,
+) -> dict[str, Any]:
+    """Write a measurement with everything needed to judge it: machine, versions, commit, settings, raw samples.
 
     Args:
         path: the file; its folder is made. The file appears whole or not at all.
         name: which measurement this is.
         settings: what was asked for.
         results: what was measured, plain values only.
+        samples: raw samples by the name of the row.
 
     Returns:
-        `path`.
+        What was written.
     """
     document = {
         "name": name,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "commit": commit(),
         "settings": settings,
         "results": results,
+        "samples": {key: row.as_dict() for key, row in (samples or {}).items()},
         **installation_report(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_text(json.dumps(document, indent=2) + "\n")
     os.replace(unfinished, path)
-    return path
+    return document
+
+
+def commit() -> str | None:
+    """The commit that is checked out, with ``-dirty`` where files differ from it; None outside of a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():  # installed: a repository further up is somebody else's
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def default_path(name: str) -> Path:

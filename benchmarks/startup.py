@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 
-from .report import default_path, write_json
+from .arguments import add_output, add_timing, positive_int
+from .compare import Samples
+from .report import check_output, publish
 
 BASE_IMPORTS = "import numpy, gymnasium"
 
@@ -52,17 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``vecenv bench startup``; None: those of this process.
 
     Returns:
-        The exit code: 0, or 1 if a part could not be measured.
+        The exit code: 0; 1 if a part could not be measured or, with ``--compare``, got slower beyond noise.
     """
     parser = argparse.ArgumentParser(prog="vecenv bench startup", description=__doc__)
     parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment to build (default PongNoFrameskip-v4)")
-    parser.add_argument("--num-envs", type=int, default=16, help="environments in the batch (default 16)")
-    parser.add_argument("--num-workers", type=int, help="worker processes (default: usable cores)")
-    parser.add_argument("--rounds", type=int, default=7, help="fresh interpreters per import figure (default 7)")
-    parser.add_argument("--json", type=Path, help="where to write the result (default results/startup-TIME.json)")
+    parser.add_argument("--num-envs", type=positive_int, default=16, help="environments in the batch (default 16)")
+    parser.add_argument("--num-workers", type=positive_int, help="worker processes (default: usable cores)")
+    add_timing(parser, rounds=7)
+    add_output(parser, "startup")
     arguments = parser.parse_args(argv)
-    if min(arguments.num_envs, arguments.rounds) < 1 or (arguments.num_workers or 1) < 1:
-        parser.error("--num-envs, --num-workers and --rounds must be at least 1")
+    check_output(arguments, "startup")
     workers = min(arguments.num_workers or usable_cores(), arguments.num_envs)
     print(describe_machine())
     try:
@@ -74,11 +74,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         last_line = (error.stderr.strip().splitlines() or ["no message"])[-1]
         print(f"vecenv bench startup: a fresh interpreter failed: {last_line}", file=sys.stderr)
         return 1
-    path = arguments.json or default_path("startup")
     settings = {"env_id": arguments.env, "num_envs": arguments.num_envs, "num_workers": workers}
-    write_json(path, name="startup", settings={**settings, "rounds": arguments.rounds}, results=results)
-    print(f"written to {path}")
-    return 0
+    settings["rounds"] = arguments.rounds
+    return publish(arguments, "startup", settings=settings, results=results, samples=_samples(results, arguments.env))
+
+
+def _samples(results: dict[str, Any], env_id: str) -> dict[str, Samples]:
+    """Raw samples by row; a build is timed once only, which no test can judge, so it is left out."""
+    seconds = results["import"]["seconds"]
+
+    def over_base(name: str) -> Samples:
+        differences = [ours - base for ours, base in zip(seconds[name], seconds["base"], strict=True)]
+        return Samples(tuple(differences), "s", higher_is_better=False)
+
+    private = tuple(float(size) for size in results["build"]["warm"]["private_bytes"])
+    return {
+        "import numpy, gymnasium": Samples(tuple(seconds["base"]), "s", higher_is_better=False, ours=False),
+        "import vecenv over numpy and gymnasium": over_base("with_vecenv"),
+        "vecenv.make_vec looked up, over numpy and gymnasium": over_base("with_make_vec"),
+        f"private memory of a worker with {env_id}": Samples(private, "bytes", higher_is_better=False),
+    }
 
 
 def measure_import(rounds: int) -> dict[str, Any]:

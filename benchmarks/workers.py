@@ -6,7 +6,6 @@ import argparse
 import functools
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,8 +15,11 @@ import numpy.typing as npt
 from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 
-from .report import default_path, write_json
-from .timing import Rates, alternate, measure_rate
+from .arguments import add_output, add_timing
+from .compare import Samples
+from .contestants import Settings, VectorContestant
+from .report import check_output, publish, samples_of
+from .timing import Rates, alternate
 
 
 class TimedEnv(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
@@ -56,29 +58,11 @@ class TimedEnv(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
         return self.observation, 0.0, False, self.time >= self.length, {}
 
 
-class Steps:
-    """Steps a vector env whole, or in parts of its `batch_size`."""
-
-    def __init__(self, name: str, envs: Any) -> None:
-        self.name = name
-        self.envs = envs
-        self.parts = getattr(envs, "batch_size", envs.num_envs) < envs.num_envs
-        self.actions = np.zeros(envs.num_envs, np.int64)
-        envs.reset(seed=0)
-        if self.parts:
-            envs.send(self.actions, np.arange(envs.num_envs))
-
-    def _work(self) -> int:
-        if not self.parts:
-            self.envs.step(self.actions)
-            return int(self.envs.num_envs)
-        env_ids = self.envs.recv()[4]["env_id"]
-        self.envs.send(self.actions[: len(env_ids)], env_ids)
-        return len(env_ids)
-
-    def measure(self, seconds: float) -> float:
-        """Env steps per second."""
-        return measure_rate(self._work, seconds)
+def _contestant(name: str, envs: Any) -> VectorContestant:
+    """Steps a vector env whole, or in parts of its batch size; all actions are 0."""
+    part = getattr(envs, "batch_size", envs.num_envs)
+    settings = Settings(name, envs.num_envs, 1, batch_size=part if part < envs.num_envs else None)
+    return VectorContestant(name, envs, [np.zeros(envs.num_envs, np.int64)], settings)
 
 
 def _ours(fns: Sequence[Callable[[], Any]], num_workers: int, **settings: Any) -> Any:
@@ -87,11 +71,18 @@ def _ours(fns: Sequence[Callable[[], Any]], num_workers: int, **settings: Any) -
     return SubprocVecEnv(fns, num_workers=num_workers, **settings)
 
 
+def _measure(contestants: Sequence[VectorContestant], rounds: int, seconds: float, warm_up: float = 1.0) -> list[Rates]:
+    """Rates of contestants that take turns; they are closed afterwards."""
+    try:
+        return alternate(contestants, rounds=rounds, seconds=seconds, warm_up_seconds=warm_up)
+    finally:
+        for contestant in contestants:
+            contestant.close()
+
+
 def measure_round(workers: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Steps of envs that cost nothing, one per worker: what is left is the round itself, in microseconds."""
-    envs = _ours([TimedEnv] * workers, workers)
-    (rates,) = alternate([Steps("round", envs)], rounds=rounds, seconds=seconds)
-    envs.close()
+    (rates,) = _measure([_contestant("round", _ours([TimedEnv] * workers, workers))], rounds, seconds)
     samples = [workers / rate * 1e6 for rate in rates.samples]
     return {"microseconds": samples, "median": float(np.median(samples))}
 
@@ -100,20 +91,16 @@ def measure_cart_pole(num_envs: int, workers: int, rounds: int, seconds: float) 
     """CartPole-v1 against Gymnasium's vector envs."""
     fns = [functools.partial(gymnasium.make, "CartPole-v1")] * num_envs
     contestants = [
-        Steps("subproc", _ours(fns, workers)),
-        Steps("gymnasium-async", gymnasium.vector.AsyncVectorEnv(fns)),
+        _contestant("subproc", _ours(fns, workers)),
+        _contestant("gymnasium-async", gymnasium.vector.AsyncVectorEnv(fns)),
     ]
-    rates = alternate(contestants, rounds=rounds, seconds=seconds)
-    for contestant in contestants:
-        contestant.envs.close()
-    return rates
+    return _measure(contestants, rounds, seconds)
 
 
 def measure_busy_share(workers: int, rounds: int, seconds: float, step_seconds: float = 100e-6) -> dict[str, Any]:
     """Envs that keep a core busy for 100 microseconds: steps per second over cores / step time."""
     envs = _ours([functools.partial(TimedEnv, step_seconds)] * (8 * workers), workers)
-    (rates,) = alternate([Steps("busy", envs)], rounds=rounds, seconds=seconds)
-    envs.close()
+    (rates,) = _measure([_contestant("busy", envs)], rounds, seconds)
     shares = [rate * step_seconds / workers for rate in rates.samples]
     return {"shares": shares, "median": float(np.median(shares))}
 
@@ -124,19 +111,17 @@ def measure_uneven(rounds: int, seconds: float, step_seconds: float = 0.001) -> 
     eight, many = [slow] + [fast] * 7, [slow] + [fast] * 31
     comparisons = {
         "batch_size": [
-            Steps("half batches", _ours(eight, 8, batch_size=4)),
-            Steps("whole batches", _ours(eight, 8)),
+            _contestant("half batches", _ours(eight, 8, batch_size=4)),
+            _contestant("whole batches", _ours(eight, 8)),
         ],
         "balance": [
-            Steps("balanced", _ours(many, 4, balance=True)),
-            Steps("not balanced", _ours(many, 4)),
+            _contestant("balanced", _ours(many, 4, balance=True)),
+            _contestant("not balanced", _ours(many, 4)),
         ],
     }
     results = {}
     for name, contestants in comparisons.items():
-        results[name] = alternate(contestants, rounds=rounds, seconds=seconds, warm_up_seconds=3.0)
-        for contestant in contestants:
-            contestant.envs.close()
+        results[name] = _measure(contestants, rounds, seconds, warm_up=3.0)
     return results
 
 
@@ -147,15 +132,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``vecenv bench workers``; None: those of this process.
 
     Returns:
-        The exit code.
+        The exit code: 0; with ``--compare`` 1 if something got slower beyond noise.
     """
     parser = argparse.ArgumentParser(prog="vecenv bench workers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (default 5)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one sample (default 1)")
-    parser.add_argument("--json", type=Path, help="where to write the result (default results/workers-TIME.json)")
+    add_timing(parser, rounds=5, seconds=1.0)
+    add_output(parser, "workers")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1 or not 0 < arguments.seconds < 3600:
-        parser.error("--rounds must be at least 1 and --seconds above 0 and below an hour")
+    check_output(arguments, "workers")
     rounds, seconds, workers = arguments.rounds, arguments.seconds, max(2, usable_cores())
     print(describe_machine())
     round_cost = measure_round(2, rounds, seconds)
@@ -176,9 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "busy": busy,
         "uneven": {name: [rates.as_dict() for rates in pair] for name, pair in uneven.items()},
     }
-    path = arguments.json or default_path("workers")
-    write_json(
-        path, name="workers", settings={"rounds": rounds, "seconds": seconds, "workers": workers}, results=results
-    )
-    print(f"written to {path}")
-    return 0
+    samples = {
+        "round of 2 workers": Samples(tuple(round_cost["microseconds"]), "us", higher_is_better=False),
+        "busy share": Samples(tuple(busy["shares"]), "of cores / step time"),
+        **samples_of(cart_pole, "steps/s", theirs=["gymnasium-async"]),
+    }
+    for pair in uneven.values():
+        samples.update(samples_of(pair, "steps/s"))
+    settings = {"rounds": rounds, "seconds": seconds, "workers": workers}
+    return publish(arguments, "workers", settings=settings, results=results, samples=samples)

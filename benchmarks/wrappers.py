@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from vecenv.atari import find_game
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 
-from .report import default_path, write_json
+from .arguments import add_output, add_timing, check_known, words
+from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate
 from .wrapper_stages import (
     PIPELINES,
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``vecenv bench wrappers``; None: those of this process.
 
     Returns:
-        The exit code, 0.
+        The exit code: 0; with ``--compare`` 1 if a stage of ours got slower beyond noise.
 
     Raises:
         UnknownSetting: not an Atari game, or an unknown pipeline.
@@ -57,10 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     game = find_game(arguments.env)
     if game is None:
         raise UnknownSetting(f"{arguments.env!r} is not the id of an Atari game")
-    pipelines = [word.strip() for word in arguments.pipelines.split(",") if word.strip()]
-    for name in pipelines:
-        if name not in PIPELINES:
-            raise UnknownSetting(f"there is no pipeline {name!r}; available: {', '.join(PIPELINES)}")
+    check_output(arguments, "wrappers")
+    pipelines: list[str] = arguments.pipelines
+    check_known(pipelines, PIPELINES, "pipeline")
     for name in [name for name in pipelines if _PACKAGES[name] and find_spec(_PACKAGES[name]) is None]:
         print(f"left out: {_TITLES[name]} ({_PACKAGES[name]} is not installed)", file=sys.stderr)
         pipelines.remove(name)
@@ -75,15 +74,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     prices = {name: stage_prices(name, rates) for name in pipelines}
     print_prices(f"{arguments.env}: microseconds per agent step, medians of {arguments.rounds} rounds", prices, rates)
-    path = arguments.json or default_path(f"wrappers-{arguments.env}")
-    results = {"microseconds": prices, "rates": [row.as_dict() for row in rates.values()]}
-    settings = {"env_id": arguments.env, "pipelines": pipelines, "rounds": arguments.rounds}
-    write_json(path, name="wrappers", settings={**settings, "seconds": arguments.seconds}, results=results)
-    print(f"written to {path}")
     if arguments.plot is not None:
         plot_prices(arguments.plot, arguments.env, prices)
         print(f"picture in {arguments.plot}")
-    return 0
+    results = {"microseconds": prices, "rates": [row.as_dict() for row in rates.values()]}
+    settings = {"env_id": arguments.env, "pipelines": pipelines, "rounds": arguments.rounds}
+    theirs = [name for name in rates if not name.startswith("vecenv: ")]
+    return publish(
+        arguments,
+        "wrappers",
+        settings={**settings, "seconds": arguments.seconds},
+        results=results,
+        samples=samples_of(list(rates.values()), "agent steps/s", theirs=theirs),
+        file_name=f"wrappers-{arguments.env}",
+    )
 
 
 def measure(
@@ -171,20 +175,12 @@ def print_prices(title: str, prices: dict[str, dict[str, float]], rates: dict[st
         prices: as `stage_prices` returns them, by pipeline.
         rates: as `measure` returns them.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column("pipeline")
-    for column in (*COLUMNS, "beside the emulator"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, row in prices.items():
         beside = sum(value for column, value in row.items() if column != "emulator")
         cells = [f"{row[column]:.1f}" if column in row else "" for column in COLUMNS]
-        table.add_row(_TITLES[name], *cells, f"{beside:.1f}")
-    console = Console()
-    console = Console(width=max(150, console.width) if not console.is_terminal else None)
-    console.print(table)
+        rows.append([_TITLES[name], *cells, f"{beside:.1f}"])
+    print_table(title, ["pipeline", *COLUMNS, "beside the emulator"], rows, width=150)
     for name in rates:
         if name.endswith((": step", ": in a worker", ": observe")) or name == "emulator":
             row_rates = rates[name]
@@ -222,32 +218,21 @@ def plot_prices(path: Path, env_id: str, prices: dict[str, dict[str, float]]) ->
     pyplot.close(figure)
 
 
-def _positive(text: str) -> Any:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
-    return value
-
-
-def _rounds(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vecenv bench wrappers", description=__doc__)
     parser.add_argument("env", metavar="ENV", nargs="?", default="PongNoFrameskip-v4", help="id of an Atari game")
-    parser.add_argument("--pipelines", default=",".join(PIPELINES), help=f"comma-separated: {', '.join(PIPELINES)}")
-    parser.add_argument("--rounds", type=_rounds, default=5, help="alternating rounds (default 5)")
-    parser.add_argument("--seconds", type=_positive, default=0.3, help="length of one sample (default 0.3)")
+    parser.add_argument(
+        "--pipelines",
+        type=words,
+        default=list(PIPELINES),
+        help=f"comma-separated: {', '.join(PIPELINES)} (default: all)",
+    )
+    add_timing(parser, rounds=5, seconds=0.3)
     parser.add_argument(
         "--transport",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="also time whole steps in a worker process",
     )
-    parser.add_argument("--json", type=Path, help="where to write the result (default results/wrappers-ENV-TIME.json)")
-    parser.add_argument("--plot", type=Path, help="where to draw a stacked bar per pipeline, such as wrappers.png")
+    add_output(parser, "wrappers-ENV", plot="a stacked bar per pipeline")
     return parser

@@ -87,9 +87,8 @@ def test_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "2.00x" in text
     assert "Gymnasium AsyncVectorEnv" in text
     assert "840" in text  # frames per second of the first row
-    path = write_json(
-        tmp_path / "new" / "x.json", name="throughput", settings={"num_envs": 2}, results={"a": rates[0].as_dict()}
-    )
+    path = tmp_path / "new" / "x.json"
+    write_json(path, name="throughput", settings={"num_envs": 2}, results={"a": rates[0].as_dict()})
     document = json.loads(path.read_text())
     assert document["results"]["a"]["samples"] == [200.0, 220.0]
     assert document["settings"] == {"num_envs": 2}

@@ -1,0 +1,88 @@
+"""What the commands of this folder read from the command line, each kind of word once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from vecenv.errors import UnknownSetting
+
+
+def positive_int(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text}")
+    return value
+
+
+def words(text: str) -> list[str]:
+    """Words between commas; none where there is nothing. A word that comes twice counts once."""
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def positive_ints(text: str) -> list[int]:
+    """Whole numbers of at least 1 between commas, at least one of them."""
+    values = [positive_int(word) for word in words(text)]
+    if not values:
+        raise argparse.ArgumentTypeError("must be at least one number")
+    return values
+
+
+def check_known(names: Sequence[str], known: Sequence[str], what: str) -> None:
+    """Refuse a name that does not exist.
+
+    Args:
+        names: as given by the user.
+        known: what there is.
+        what: what a name stands for, such as ``"peer"``.
+
+    Raises:
+        UnknownSetting: the message lists what exists.
+    """
+    for name in names:
+        if name not in known:
+            raise UnknownSetting(f"there is no {what} {name!r}; available: {', '.join(known)}")
+
+
+def add_timing(parser: argparse.ArgumentParser, *, rounds: int, seconds: float | None = None) -> None:
+    """Add ``--rounds`` and, where a default is given, ``--seconds``."""
+    text = f"alternating rounds (default {rounds})"
+    parser.add_argument("--rounds", type=positive_int, default=rounds, help=text)
+    if seconds is not None:
+        text = f"length of one sample in seconds (default {seconds:g})"
+        parser.add_argument("--seconds", type=positive_number, default=seconds, help=text)
+
+
+def add_output(parser: argparse.ArgumentParser, name: str, *, plot: str = "") -> None:
+    """Add ``--json`` and ``--compare``, and ``--plot`` where there is something to draw.
+
+    Args:
+        parser: gets the arguments.
+        name: of the file written by default, before the time of day.
+        plot: what ``--plot`` draws.
+    """
+    parser.add_argument("--json", type=Path, help=f"where to write the result (default results/{name}-TIME.json)")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OLD.json",
+        help="an earlier result; exit status 1 if something of ours is slower than there beyond noise",
+    )
+    if plot:
+        parser.add_argument("--plot", type=Path, metavar="PICTURE", help=f"where to draw {plot}, such as {name}.png")
