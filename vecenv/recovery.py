@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,24 +27,48 @@ from vecenv.worker_settings import WorkerSettings
 STRIKES = 3
 
 
-class Recovery:
-    """Replaces dead workers of a group.
+class Workers(Protocol):
+    """Workers as far as their deaths are concerned.
 
-    Args:
-        group: the workers.
-        config_of: what a worker is told at its start.
-        settings: tells the policy and the time limit.
+    Attributes:
+        rows: indices of each worker's envs.
+        deaths: workers that ended unasked, with the error that tells of it.
     """
 
-    def __init__(self, group: WorkerGroup, config_of: Callable[[int], WorkerConfig], settings: WorkerSettings) -> None:
-        self._group = group
-        self._config_of = config_of
+    rows: list[list[int]]
+    deaths: dict[int, WorkerDied]
+
+
+class FailureSettings(Protocol):
+    """The policy and the time limit; see `WorkerSettings`."""
+
+    @property
+    def on_worker_failure(self) -> str:
+        """``"raise"`` or ``"restart"``."""
+
+    @property
+    def step_timeout(self) -> float | None:
+        """Seconds."""
+
+
+class Replacements:
+    """Counts the deaths of workers, and has dead ones replaced while there is a point in that.
+
+    Args:
+        workers: the workers.
+        settings: tells the policy and the time limit.
+
+    Attributes:
+        causes: by worker, why its envs could not be built again.
+    """
+
+    def __init__(self, workers: Workers, settings: FailureSettings) -> None:
+        self._workers = workers
         self._settings = settings
-        self._strikes = [0] * len(group.rows)
-        self._restarts = [0] * len(group.rows)
+        self._strikes = [0] * len(workers.rows)
+        self._restarts = [0] * len(workers.rows)
         self._started = 0.0
-        # Why the envs of a worker could not be built again.
-        self._causes: dict[int, EnvError] = {}
+        self.causes: dict[int, EnvError] = {}
 
     @property
     def restarts(self) -> bool:
@@ -61,11 +85,6 @@ class Recovery:
         limit = self._settings.step_timeout
         return None if limit is None else max(0.0, self._started + limit - time.monotonic())
 
-    def kill_unanswered(self) -> None:
-        """End the workers that have not answered; they are handled as dead."""
-        for worker in self._group.unanswered():
-            self._group.processes[worker].kill()
-
     def note_finished_step(self, only_reset: npt.NDArray[np.bool_], restarted: Sequence[int]) -> None:
         """Count a finished step in favour of the workers that really stepped an env.
 
@@ -73,7 +92,7 @@ class Recovery:
             only_reset: `[num_envs]` bool, envs whose episode had ended, so that the step was their reset.
             restarted: envs whose worker was replaced in this call.
         """
-        for worker, rows in enumerate(self._group.rows):
+        for worker, rows in enumerate(self._workers.rows):
             if self._strikes[worker] and not set(rows) & set(restarted) and not only_reset[rows].all():
                 self._strikes[worker] = 0
 
@@ -81,8 +100,61 @@ class Recovery:
         """The user resets: a worker that was given up is tried again."""
         self._strikes = [0] * len(self._strikes)
 
+    def replace_all(
+        self, seeds: Sequence[int | None], start_again: Callable[[int, tuple[int | None, ...]], bool]
+    ) -> list[int]:
+        """Replace every dead worker.
+
+        Args:
+            seeds: what each env was seeded with, None where it was not.
+            start_again: given a worker and the seeds for its envs, puts a new one into its place; False: it died too,
+                and its death is noted.
+
+        Returns:
+            The workers that were replaced.
+
+        Raises:
+            WorkerDied: one died too often.
+        """
+        replaced = []
+        while self._workers.deaths:
+            worker, death = next(iter(self._workers.deaths.items()))
+            self._strikes[worker] += 1
+            self._restarts[worker] += 1
+            if self._strikes[worker] >= STRIKES:
+                cause = self.causes.pop(worker, None)
+                why = "" if cause is None else f" ({cause.failures[0].type_name}: {cause.failures[0].message})"
+                doing = f"{death.doing}{why}, {STRIKES} times in a row"
+                advice = "Call reset() to try again"
+                raise WorkerDied(death.env_indices, death.pid, death.exitcode, doing, advice) from cause
+            count = self._restarts[worker]
+            derived = tuple(derived_seed(seeds[row], row, count) for row in self._workers.rows[worker])
+            if start_again(worker, derived) and worker not in replaced:
+                replaced.append(worker)
+        return replaced
+
+
+class Recovery(Replacements):
+    """Replaces dead workers of the `subproc` back end.
+
+    Args:
+        group: the workers.
+        config_of: what a worker is told at its start.
+        settings: tells the policy and the time limit.
+    """
+
+    def __init__(self, group: WorkerGroup, config_of: Callable[[int], WorkerConfig], settings: WorkerSettings) -> None:
+        super().__init__(group, settings)
+        self._group = group
+        self._config_of = config_of
+
+    def kill_unanswered(self) -> None:
+        """End the workers that have not answered; they are handled as dead."""
+        for worker in self._group.unanswered():
+            self._group.processes[worker].kill()
+
     def replace_dead(self, seeds: Sequence[int | None], plan: BlockPlan, objects: dict[int, Any] | None) -> list[int]:
-        """Replace every dead worker by a new one that has built its envs.
+        """Replace every dead worker by a new process that has built its envs.
 
         Args:
             seeds: what each env was seeded with, None where it was not.
@@ -95,36 +167,21 @@ class Recovery:
         Raises:
             WorkerDied: one died too often.
         """
-        replaced = []
-        while self._group.deaths:
-            worker, death = next(iter(self._group.deaths.items()))
-            self._strikes[worker] += 1
-            self._restarts[worker] += 1
-            if self._strikes[worker] >= STRIKES:
-                cause = self._causes.pop(worker, None)
-                why = "" if cause is None else f" ({cause.failures[0].type_name}: {cause.failures[0].message})"
-                doing = f"{death.doing}{why}, {STRIKES} times in a row"
-                advice = "Call reset() to try again"
-                raise WorkerDied(death.env_indices, death.pid, death.exitcode, doing, advice) from cause
-            if self._start_again(worker, seeds, plan, objects) and worker not in replaced:
-                replaced.append(worker)
-        return replaced
+        return self.replace_all(seeds, lambda worker, derived: self._start_again(worker, derived, plan, objects))
 
     def _start_again(
-        self, worker: int, seeds: Sequence[int | None], plan: BlockPlan, objects: dict[int, Any] | None
+        self, worker: int, seeds: tuple[int | None, ...], plan: BlockPlan, objects: dict[int, Any] | None
     ) -> bool:
-        count = self._restarts[worker]
-        derived = tuple(derived_seed(seeds[row], row, count) for row in self._group.rows[worker])
         rows = self._group.rows[worker]
         last = None if objects is None else {row: objects[row] for row in rows if row in objects}
-        config = replace(self._config_of(worker), restart_seeds=derived, last_observations=last)
+        config = replace(self._config_of(worker), restart_seeds=seeds, last_observations=last)
         self._group.replace(worker, config)
         try:
             kind, value = self._group.first_message(worker)
         except WorkerDied:
             return False
         if kind == "failed":
-            self._causes[worker] = env_error(value, "construction")
+            self.causes[worker] = env_error(value, "construction")
             self._group.processes[worker].join(1.0)
             self._group.note_death(worker, "construction")
             return False
