@@ -23,6 +23,7 @@ def begin_episode(game: Game, first_screens: npt.NDArray[np.uint8], seed: int | 
         Whether a new game was begun.
     """
     conventions = game.config.conventions
+    game.start_rewards = 0
     if conventions == "sb3":
         new_game = _SB3Start(game, first_screens, seed).begin(goes_on)
     else:
@@ -151,7 +152,8 @@ class _SB3Start:
     def _play_step(self, action: int) -> bool:
         """An agent step of the start; its frames count as the first ones."""
         game = self._game
-        _, terminated, truncated = game.play_step(action)
+        total, terminated, truncated = game.play_step(action)
+        game.start_rewards += total
         game.steps = 0 if self._new_game else game.steps - 1
         self._first_screens[:] = game.screens
         return terminated or truncated
