@@ -16,7 +16,9 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.engines import EngineRequest
 from vecenv.errors import MissingExtra, UnknownSetting
-from vecenv.native_atari import (
+from vecenv.native_batch import EngineBatch
+from vecenv.native_engine import NativeVecEnv
+from vecenv.native_request import (
     affinity_of,
     check_config,
     config_of,
@@ -24,8 +26,6 @@ from vecenv.native_atari import (
     id_of,
     num_threads_of,
 )
-from vecenv.native_batch import EngineBatch
-from vecenv.native_engine import NativeVecEnv
 from vecenv.preprocess.config import AtariConfig
 from vecenv.registration import find_game
 from vecenv.settings import VectorSettings
@@ -159,6 +159,7 @@ class AleVecEnv(NativeVecEnv):
             use_fire_reset=config.fire_reset,
         )
         self._engine = engine
+        self._paddle_strengths = np.ones(num_envs, np.float32)
         observation_space = gym.spaces.Box(0, 255, config.observation_shape, np.uint8)
         self._prepare(settings, num_envs, observation_space, engine.single_action_space)
 
@@ -177,10 +178,10 @@ class AleVecEnv(NativeVecEnv):
         return observations, _own_infos(infos)
 
     def _engine_send(self, actions: Any) -> None:
-        self._engine.send(actions)
+        self._calls.send(self._engine.ale.send, actions, self._paddle_strengths)
 
     def _engine_receive(self) -> EngineBatch:
-        observations, rewards, terminations, truncations, infos = self._engine.recv()
+        observations, rewards, terminations, truncations, infos = self._calls.receive(self._engine.ale.recv)[0]
         final = infos.get("final_obs")
         return EngineBatch(observations, rewards, terminations, truncations, _own_infos(infos), final)
 

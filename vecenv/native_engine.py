@@ -23,6 +23,7 @@ from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.infos import Infos
 from vecenv.native_batch import EngineBatch, masked_infos, only_rows
+from vecenv.native_calls import EngineCalls
 from vecenv.send_recv import SendRecvVecEnv
 from vecenv.settings import EnvDescription, VectorSettings
 from vecenv.spaces import allocate_batch, copy_arrays, has_fixed_layout, map_arrays
@@ -72,10 +73,10 @@ class NativeVecEnv(SendRecvVecEnv):
             self._ring = allocate_batch(observation_space, lambda _, s, d: np.zeros((*shape, *s), d))
         elif self._keeps_observations:
             self._kept = allocate_batch(observation_space, lambda _, s, d: np.zeros((num_envs, *s), d))
-        self._newest: Any = self._kept
+        self._newest: Any = self._kept if self._ring is None else map_arrays(self._ring, lambda array: array[self.slot])
         self._engine_seeds: list[int] = [-1] * num_envs
         self._started = False
-        self._in_flight = False  # whether the engine owes a batch
+        self._calls = EngineCalls()
         self._reset_infos: Infos | None = None
         self._row_batch: EngineBatch | None = None
         self._sent_resets: list[int | None] | None = None
@@ -188,7 +189,6 @@ class NativeVecEnv(SendRecvVecEnv):
     def _send_step(self, slot: int, wide: bool) -> None:
         self._await_batch()
         self._replace_ignored_actions()
-        self._in_flight = True
         self._engine_send(self._arrays.actions)
 
     def _replace_ignored_actions(self) -> None:
@@ -199,16 +199,14 @@ class NativeVecEnv(SendRecvVecEnv):
     def _await_batch(self) -> None:
         """Take out what an interrupted call left in the engine."""
         self._reset_infos = None
-        if self._in_flight:
+        if self._calls.pending:
             self._engine_receive()
-            self._in_flight = False
 
     def _receive(self, timeout: float | None) -> Infos:
         if self._reset_infos is not None:
             infos, self._reset_infos = self._reset_infos, None
             return infos
         batch = self._engine_receive()
-        self._in_flight = False
         self._take_observations(batch.observations)
         return self._take_batch(batch, slice(None))
 
@@ -270,7 +268,6 @@ class NativeVecEnv(SendRecvVecEnv):
             return rows
         self._send_step(self._next_slot(), False)
         self._row_batch = self._engine_receive()
-        self._in_flight = False
         self._take_observations(self._row_batch.observations)
         return rows
 
