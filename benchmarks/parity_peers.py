@@ -175,12 +175,13 @@ def _bare_game(rom: str, config: AtariConfig, repeat_action_probability: float) 
     )
 
 
-def _ale(rom: str, config: AtariConfig, seed: int) -> Driver:
+def make_ale_envs(rom: str, config: AtariConfig, num_envs: int) -> Any:
+    """ale-py's own vector environment with the settings of a config, one thread."""
     from ale_py.vector_env import AtariVectorEnv
 
-    envs = AtariVectorEnv(
+    return AtariVectorEnv(
         rom,
-        1,
+        num_envs,
         num_threads=1,
         max_num_frames_per_episode=config.max_episode_frames or 2**31 - 1,
         repeat_action_probability=config.repeat_action_probability or 0.0,
@@ -197,6 +198,10 @@ def _ale(rom: str, config: AtariConfig, seed: int) -> Driver:
         reward_clipping=config.clip_reward,
         use_fire_reset=config.fire_reset,
     )
+
+
+def _ale(rom: str, config: AtariConfig, seed: int) -> Driver:
+    envs = make_ale_envs(rom, config, 1)
     return VectorDriver(envs, lambda: envs.reset(seed=seed), np.int64)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 
 import vecenv
 from vecenv.atari import AtariEnv
+from vecenv.benchmarks.parity_peers import make_ale_envs
 from vecenv.preprocess.config import AtariConfig
 
 INFOS = ("lives", "frame_number", "episode_frame_number")
@@ -42,30 +42,10 @@ class NextStepDriver:
         return self.observations, rewards, terminations, truncations, {k: [i[k] for i in infos] for k in INFOS}
 
 
-def peer(rom: str, config: AtariConfig, num_envs: int) -> AtariVectorEnv:
-    return AtariVectorEnv(
-        rom,
-        num_envs,
-        num_threads=1,
-        max_num_frames_per_episode=config.max_episode_frames,
-        repeat_action_probability=config.repeat_action_probability or 0.0,
-        full_action_space=config.full_action_space,
-        img_height=config.screen_size[0],
-        img_width=config.screen_size[1],
-        stack_num=config.stack_size,
-        frameskip=config.frame_skip,
-        maxpool=config.max_pool,
-        noop_max=config.noop_max,
-        episodic_life=config.episodic_life,
-        reward_clipping=config.clip_reward,
-        use_fire_reset=config.fire_reset,
-    )
-
-
 def count_ends(rom: str, steps: int, num_envs: int = 1, seed: int = 0, **settings: Any) -> tuple[int, int, int]:
     """Compare every array at every step; return the numbers of terminations, truncations and lost lives."""
     config = AtariConfig(**settings)
-    ours, theirs = NextStepDriver(rom, config, num_envs), peer(rom, config, num_envs)
+    ours, theirs = NextStepDriver(rom, config, num_envs), make_ale_envs(rom, config, num_envs)
     try:
         assert theirs.single_action_space == ours.envs[0].action_space
         generator = np.random.default_rng(seed + 1)
@@ -178,7 +158,7 @@ def test_a_game_that_ends_within_its_noop_start_equals_the_peer() -> None:
 def test_make_vec_equals_the_peer(backend: str) -> None:
     num_envs, seed = 3, 5
     config = AtariConfig(repeat_action_probability=0.25, max_episode_frames=400)
-    theirs = peer("breakout", config, num_envs)
+    theirs = make_ale_envs("breakout", config, num_envs)
     with vecenv.make_vec("BreakoutNoFrameskip-v4", num_envs, backend=backend, preprocess=config) as ours:
         expected: tuple[Any, ...] = theirs.reset(seed=seed)
         got: tuple[Any, ...] = ours.reset(seed=seed)
