@@ -16,6 +16,7 @@ Settings = TypeVar("Settings")
 
 ALGORITHMS: dict[str, str] = {
     "ppo": "vecenv.agents.ppo",
+    "es": "vecenv.agents.es",
 }
 """Name -> module whose ``ALGORITHM`` is the entry; imported when the algorithm is asked for."""
 
