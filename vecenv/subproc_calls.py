@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from vecenv.balance import Balancer
+from vecenv.early_copy import EarlyCopy
 from vecenv.env_failures import env_failure
 from vecenv.errors import EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
@@ -37,6 +38,8 @@ class WorkerCalls(SendRecvVecEnv):
     # Numbers of the newest call and the newest whole step, as they stand in the block.
     _sequence: int
     _steps: int
+    # Of the step that is under way, where that pays.
+    _early_copy: EarlyCopy | None
     # What the newest reset asked each worker for, and its rows.
     _resets: list[bytes]
     _reset_rows: list[int]
@@ -98,11 +101,14 @@ class WorkerCalls(SendRecvVecEnv):
         self._state = AsyncState.WAITING_STEP
         self._recovery.start_clock()
         self._group.wake_all()
+        source = self._slot_views[slot] if self.settings.copy and self._slot_views else None
+        self._early_copy = EarlyCopy(source) if EarlyCopy.is_worthwhile(source, self._group.rows) else None
 
     def _send(self, messages: Sequence[bytes], state: AsyncState) -> None:
         self._raise_deaths()
         self._sequence += 1
         self._control.sequence[0] = self._sequence
+        self._early_copy = None
         self._state = state
         self._recovery.start_clock()
         for worker, message in enumerate(messages):
@@ -123,6 +129,10 @@ class WorkerCalls(SendRecvVecEnv):
             self._note_failures(error.causes, self._reset_rows if self._doing == "reset" else ())
             raise env_error(failures, self._doing) from failures[0].exception
 
+    def _returned_observations(self, out: Any = None) -> Any:
+        early, self._early_copy = self._early_copy, None
+        return super()._returned_observations(out) if early is None or out is not None else early.finish()
+
     def _finish(self, timeout: float | None) -> list[list[tuple[str, Any]]]:
         """Wait for all workers and give their messages; raises what the envs raised."""
         if not self._wait(timeout):
@@ -131,6 +141,8 @@ class WorkerCalls(SendRecvVecEnv):
                 "is lost, and waiting again is fine"
             )
         self._state = AsyncState.DEFAULT
+        if self._group.deaths:
+            self._early_copy = None  # rows of a worker that takes the place of another come later
         restarted = self._recover_call() if self._group.deaths else []
         if self._doing == "step" and self._recovery.restarts:
             self._recovery.note_finished_step(self._done, restarted)
@@ -155,7 +167,9 @@ class WorkerCalls(SendRecvVecEnv):
         """Wait for the workers; one that takes longer than `step_timeout` is killed and counts as dead."""
         limit = self._recovery.time_left()
         shorter = limit is not None and (timeout is None or limit < timeout)
-        if self._group.wait(self._doing, limit if shorter else timeout):
+        early = self._early_copy
+        answered = None if early is None else early.take
+        if self._group.wait(self._doing, limit if shorter else timeout, answered=answered):
             return True
         if not shorter:
             return False

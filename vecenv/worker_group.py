@@ -9,7 +9,7 @@ import select
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnasium.error import ClosedEnvironmentError
@@ -169,13 +169,20 @@ class WorkerGroup:
         for command in self._commands:
             command.send()
 
-    def wait(self, doing: str, timeout: float | None, workers: Sequence[int] | None = None) -> bool:
+    def wait(
+        self,
+        doing: str,
+        timeout: float | None,
+        workers: Sequence[int] | None = None,
+        answered: Callable[[Sequence[int]], None] | None = None,
+    ) -> bool:
         """Wait until workers have answered the newest call, or have died.
 
         Args:
             doing: name of the call, for errors.
             timeout: seconds; None: without limit.
             workers: which; None: all.
+            answered: told of the rows of workers that have answered while others have not.
 
         Returns:
             False when the time is over first. Deaths stand in `deaths`, messages are had from `take_messages`.
@@ -185,12 +192,18 @@ class WorkerGroup:
         looked = False
         if self._short_wait.look(lambda: not self._unanswered(workers)):
             return True
-        while self._unanswered(workers) and not (self.deaths and self._stop_at_death):
+        waiting = self._unanswered(workers)
+        while waiting and not (self.deaths and self._stop_at_death):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if left == 0.0 and looked:
                 return False
             self._take_events(left, doing)
             looked = left == 0.0
+            before, waiting = waiting, self._unanswered(workers)
+            if waiting and answered is not None and not self.deaths:
+                for worker in before:
+                    if worker not in waiting:
+                        answered(self.rows[worker])
         self._short_wait.slept()
         return True
 
