@@ -95,6 +95,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
 
         self._frames = FrameMaker(facts.height, facts.palette, self.config)
         self._game = Game(rom, self.config, facts, self._actions, self._frames.screens)
+        self._clips_reward, self._reports_lives = self.config.clip_reward, self.config.life_loss_info
         self._started = False
         self._reported_life = False  # the latest step reported a lost life, and the game goes on
 
@@ -208,9 +209,10 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         else:
             self._frames.following(out)
         self.game_over = game.game_over
-        self._reported_life = self.config.life_loss_info and terminated and not game.game_over
-        self.unclipped_reward = float(total)
-        reward = float((total > 0) - (total < 0)) if self.config.clip_reward else self.unclipped_reward
+        self._reported_life = self._reports_lives and terminated and not game.game_over
+        self.unclipped_reward = reward = float(total)
+        if self._clips_reward:
+            reward = float((total > 0) - (total < 0))
         return reward, terminated, truncated, self._infos()
 
     def _infos(self) -> dict[str, Any]:
@@ -219,7 +221,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         return {
             "lives": game.lives,
             "episode_frame_number": game.episode_frame,
-            "frame_number": game.emulator.getFrameNumber(),
+            "frame_number": game.read_frame_number(),
         }
 
     def get_state(self) -> bytes:

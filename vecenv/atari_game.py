@@ -73,6 +73,8 @@ class Game:
         self._reads_ends = config.conventions in ("sb3", "envpool")
         self._stops_at_life = config.episodic_life and not self._reads_ends
         self._ends_after_step = config.life_loss_info or (config.episodic_life and self._reads_ends)
+        self._play = self._play_to_true_end if config.true_final_frame else self._play_frames
+        self._frame_skip = config.frame_skip
         self._most_steps = _NEVER if config.max_episode_steps is None else config.max_episode_steps
 
     # -- seeds -------------------------------------------------------------------------------------------------------
@@ -111,6 +113,7 @@ class Game:
         self.read_screen = emulator.getScreenGrayscale if self._in_gray else emulator.getScreen
         self._is_game_over = emulator.game_over  # the emulator itself has no limit of frames
         self._read_lives = emulator.lives
+        self.read_frame_number: Callable[[], int] = emulator.getFrameNumber
 
     def _act_sticky(self, action: int) -> int:
         if self.generator.random() >= (self.config.repeat_action_probability or 0.0):
@@ -169,10 +172,7 @@ class Game:
         """
         self.steps += 1
         frames_before = self._limit_frame - self.episode_frame
-        if self.config.true_final_frame:
-            total, ended, over, frames_left = self._play_to_true_end(action, frames_before)
-        else:
-            total, ended, over, frames_left = self._play_frames(action, frames_before)
+        total, ended, over, frames_left = self._play(action, frames_before)
         self.episode_frame = self._limit_frame - frames_left
         if self._held is not None:
             self._held.note(action, frames_before - frames_left)
@@ -194,12 +194,13 @@ class Game:
     def _play_frames(self, action: int, frames_left: int) -> tuple[int, bool, bool, int]:
         """As the peers play: what is not read leaves older frames to be seen."""
         act, is_game_over, read, captures = self.act, self._is_game_over, self.read_screen, self._captures
-        reads_ends, stops_at_life = self._reads_ends, self._stops_at_life
+        stops_at_life, num_captures = self._stops_at_life, len(captures)
         self.pooled_before = False
         total = 0
         over = ended = False
-        remaining = 0
-        for remaining in range(self.config.frame_skip - 1, -1, -1):
+        remaining = self._frame_skip
+        while remaining:
+            remaining -= 1
             total += act(action)
             frames_left -= 1
             over = ended = is_game_over()
@@ -209,11 +210,11 @@ class Game:
                 self.lives = lives
             if ended or frames_left <= 0:
                 break
-            if remaining < len(captures):
+            if remaining < num_captures:
                 read(captures[remaining])
         else:
             return total, ended, over, frames_left
-        if reads_ends:
+        if self._reads_ends:
             self._read_end(remaining)
         else:
             self.pooled_before = remaining == 0 and self.config.max_pool
