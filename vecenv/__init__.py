@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from vecenv.atari import AtariEnv
     from vecenv.autoreset import AutoresetMode, true_next_obs
     from vecenv.base import VecEnv
+    from vecenv.compiled_env import CompiledEnv, register_compiled_env
+    from vecenv.compiled_vec_env import CompiledVecEnv
     from vecenv.errors import EnvError, MissingExtra, UnknownSetting, VecEnvError, WorkerDied
     from vecenv.factory import make_vec
     from vecenv.preprocess.config import AtariConfig
@@ -29,6 +31,8 @@ _HOMES = {
     "AtariConfig": "vecenv.preprocess.config",
     "AtariEnv": "vecenv.atari",
     "AutoresetMode": "vecenv.autoreset",
+    "CompiledEnv": "vecenv.compiled_env",
+    "CompiledVecEnv": "vecenv.compiled_vec_env",
     "EnvError": "vecenv.errors",
     "EpisodeStatistics": "vecenv.statistics",
     "MissingExtra": "vecenv.errors",
@@ -39,6 +43,7 @@ _HOMES = {
     "VecEnvError": "vecenv.errors",
     "WorkerDied": "vecenv.errors",
     "make_vec": "vecenv.factory",
+    "register_compiled_env": "vecenv.compiled_env",
     "true_next_obs": "vecenv.autoreset",
 }
 
@@ -46,6 +51,8 @@ __all__ = [
     "AtariConfig",
     "AtariEnv",
     "AutoresetMode",
+    "CompiledEnv",
+    "CompiledVecEnv",
     "EnvError",
     "EpisodeStatistics",
     "MissingExtra",
@@ -56,6 +63,7 @@ __all__ = [
     "VecEnvError",
     "WorkerDied",
     "make_vec",
+    "register_compiled_env",
     "true_next_obs",
 ]
 

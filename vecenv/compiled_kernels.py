@@ -1,0 +1,319 @@
+"""Kernels of the `compiled` back end: whole batches of envs stepped, ended, counted and reset in one call.
+
+Arrays lie as structures of arrays, and the work is cut into passes over all rows that LLVM turns into vector
+instructions; what concerns only ended episodes runs over a list of their rows. The kernels find the functions of an env
+by the class of its parameters when they are compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from vecenv import compiled_batch, pcg64, sine_cosine
+from vecenv.compiled_batch import COUNT, LAST_LENGTH, LAST_RETURN, LAST_SECONDS, NEXT_STEP, SAME_STEP, STARTED
+from vecenv.compiled_env import functions_of
+
+# -- functions of the env, chosen when a kernel is compiled -----------------------------------------------------------
+
+
+def start(state: Any, row: Any, generators: Any, bounds: Any, parameters: Any) -> Any:
+    """Begin an episode; this body runs only where Numba is told not to compile."""
+    return functions_of(type(parameters)).start(state, row, generators, bounds, parameters)
+
+
+def advance(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
+    """Play one inner step; this body runs only where Numba is told not to compile."""
+    return functions_of(type(parameters)).advance(state, row, actions, generators, parameters)
+
+
+def observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
+    """Write an observation; this body runs only where Numba is told not to compile."""
+    return functions_of(type(parameters)).observe(state, row, observations, parameters)
+
+
+_INLINED: Any = {"forceinline": True, "error_model": "numpy"}
+
+
+@overload(start, jit_options=_INLINED)
+def _start(state: Any, row: Any, generators: Any, bounds: Any, parameters: Any) -> Any:
+    return functions_of(parameters.instance_class).start
+
+
+@overload(advance, jit_options=_INLINED)
+def _advance(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
+    return functions_of(parameters.instance_class).advance
+
+
+@overload(observe, jit_options=_INLINED)
+def _observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
+    return functions_of(parameters.instance_class).observe
+
+
+# -- passes over the rows ---------------------------------------------------------------------------------------------
+
+
+@njit(error_model="numpy")
+def _take_discrete(actions: Any, taken: Any, over: Any, rules: Any) -> int:
+    """Check actions and take them over; what an ignored one is does not matter.
+
+    Returns:
+        The first row whose action is out of range, -1 for none; then `taken` holds nothing of use.
+    """
+    ignores = rules.mode == NEXT_STEP
+    first, count = rules.first_action, rules.num_actions
+    wrong = 0
+    for row in range(len(actions)):
+        place = actions[row] - first
+        valid = (place >= 0) & (place < count)
+        taken[row] = actions[row] if valid else first
+        wrong += not (valid | (ignores & over[row]))
+    if wrong:
+        for row in range(len(actions)):
+            place = actions[row] - first
+            if not ((place >= 0) & (place < count)) and not (ignores and over[row]):
+                return row
+    return -1
+
+
+@njit(error_model="numpy")
+def _list_over(over: Any, words: Any, rows: Any) -> int:
+    """List the rows of envs whose episode is over; gives their number."""
+    count = 0
+    for word in range(len(words)):
+        if words[word] != 0:
+            for row in range(8 * word, min(8 * word + 8, len(over))):
+                if over[row]:
+                    rows[count] = row
+                    count += 1
+    return count
+
+
+@njit(error_model="numpy")
+def _start_over(batch: Any, count: int, bounds: Any, parameters: Any) -> None:
+    """NEXT_STEP: begin new episodes, and keep their first state: all rows are about to be advanced."""
+    state, generators = batch.state, batch.generators
+    for place in range(count):
+        row = batch.rows[place]
+        start(state, row, generators, bounds, parameters)
+        for index in range(len(state)):
+            batch.starts[place, index] = state[index, row]
+        batch.draws[place, 0] = generators[row, 0]
+        batch.draws[place, 1] = generators[row, 1]
+
+
+@njit(error_model="numpy")
+def _go_back(batch: Any, count: int, results: Any) -> None:
+    """NEXT_STEP: put rows that were only reset where `_start_over` left them."""
+    state, generators = batch.state, batch.generators
+    for place in range(count):
+        row = batch.rows[place]
+        for index in range(len(state)):
+            state[index, row] = batch.starts[place, index]
+        generators[row, 0] = batch.draws[place, 0]
+        generators[row, 1] = batch.draws[place, 1]
+        results.rewards[row] = 0.0
+        results.terminations[row] = False
+        results.truncations[row] = False
+        batch.steps[row] = 0
+        batch.returns[row] = 0.0
+        batch.over[row] = False
+
+
+@njit(error_model="numpy")
+def _advance_rows(batch: Any, results: Any, rules: Any, parameters: Any) -> None:
+    """Play one step in every row, and see whether it ended the episode."""
+    state, actions, generators = batch.state, batch.actions, batch.generators
+    rewards, terminations, truncations = results.rewards, results.terminations, results.truncations
+    steps, over, returns = batch.steps, batch.over, batch.returns
+    num_envs, max_steps = len(steps), rules.max_steps
+    if rules.frame_skip == 1:
+        for row in range(num_envs):
+            rewards[row], terminations[row] = advance(state, row, actions, generators, parameters)
+        for row in range(num_envs):
+            steps[row] += 1
+            truncations[row] = steps[row] >= max_steps
+    else:
+        for row in range(num_envs):
+            total, terminated, truncated = 0.0, False, False
+            for _ in range(rules.frame_skip):
+                reward, ended = advance(state, row, actions, generators, parameters)
+                total += reward
+                terminated = bool(ended)
+                steps[row] += 1
+                truncated = steps[row] >= max_steps
+                if terminated or truncated:
+                    break
+            rewards[row], terminations[row], truncations[row] = total, terminated, truncated
+    for row in range(num_envs):
+        over[row] = terminations[row] | truncations[row]
+    for row in range(num_envs):
+        returns[row] += rewards[row]
+
+
+@njit(error_model="numpy")
+def _end_episodes(batch: Any, count: int, results: Any, rules: Any, now: float) -> None:
+    """Note the statistics of the episodes that ended in this step."""
+    for place in range(count):
+        row = batch.rows[place]
+        length = (batch.steps[row] + rules.frame_skip - 1) // rules.frame_skip
+        episode = batch.episodes[row]
+        seconds = now - episode[STARTED]
+        episode[COUNT] += 1.0
+        episode[LAST_RETURN] = batch.returns[row]
+        episode[LAST_LENGTH] = length
+        episode[LAST_SECONDS] = seconds
+        episode[STARTED] = now
+        if rules.reports:
+            results.ended_returns[row] = batch.returns[row]
+            results.ended_lengths[row] = length
+            results.ended_seconds[row] = seconds
+        batch.returns[row] = 0.0
+        batch.steps[row] = 0
+
+
+@njit(error_model="numpy")
+def _observe_rows(batch: Any, observations: Any, parameters: Any) -> None:
+    state = batch.state
+    for row in range(len(observations)):
+        observe(state, row, observations, parameters)
+
+
+# -- what the back end calls ------------------------------------------------------------------------------------------
+
+
+@njit(error_model="numpy")
+def _step(actions: Any, batch: Any, results: Any, rules: Any, bounds: Any, parameters: Any, now: float) -> int:
+    """Step every env once.
+
+    Returns:
+        The number of episodes that ended, whose rows stand in ``batch.rows``; or -1 - row of the first action that is
+        out of range, and nothing has changed.
+    """
+    if rules.num_actions:
+        wrong = _take_discrete(actions, batch.actions, batch.over, rules)
+        if wrong >= 0:
+            return -1 - wrong
+    pending = 0
+    if rules.mode == NEXT_STEP:
+        pending = _list_over(batch.over, batch.over_words, batch.rows)
+        _start_over(batch, pending, bounds, parameters)
+    _advance_rows(batch, results, rules, parameters)
+    _go_back(batch, pending, results)
+    count = _list_over(batch.over, batch.over_words, batch.rows)
+    _end_episodes(batch, count, results, rules, now)
+    if rules.mode == SAME_STEP:
+        for place in range(count):
+            observe(batch.state, batch.rows[place], results.final_observations, parameters)
+            start(batch.state, batch.rows[place], batch.generators, bounds, parameters)
+    _observe_rows(batch, results.observations, parameters)
+    return count
+
+
+@njit(error_model="numpy")
+def _reset(rows: Any, batch: Any, observations: Any, bounds: Any, parameters: Any, now: float) -> None:
+    """Begin new episodes in some rows; observe all."""
+    for place in range(len(rows)):
+        row = rows[place]
+        start(batch.state, row, batch.generators, bounds, parameters)
+        batch.steps[row] = 0
+        batch.returns[row] = 0.0
+        batch.over[row] = False
+        batch.episodes[row, STARTED] = now
+    _observe_rows(batch, observations, parameters)
+
+
+class Kernels(NamedTuple):
+    """The compiled functions.
+
+    Attributes:
+        step: see `_step`.
+        reset: see `_reset`.
+        observe: see `_observe_rows`.
+        seed: see `pcg64.seed_rows`.
+    """
+
+    step: Callable[..., int]
+    reset: Callable[..., None]
+    observe: Callable[..., None]
+    seed: Callable[..., None]
+
+
+@functools.cache
+def kernels_of(parameters_class: type[Any]) -> Kernels:
+    """The kernels for the env whose parameters have this class; compiled when they are first called.
+
+    Those of this package's own envs are kept in Numba's cache on disk, under a key that holds a hash of all sources
+    that go into them: Numba itself looks only at the file of the outermost function. What users register is compiled
+    in every process, as its sources may lie anywhere.
+    """
+    own = parameters_class.__module__.startswith("vecenv.")
+    digest = _digest_of_sources(parameters_class) if own else None
+    return Kernels(*(_compiled(function, digest is not None) for function in _functions_with(digest)))
+
+
+def _digest_of_sources(parameters_class: type) -> str:
+    modules = (compiled_batch, pcg64, sine_cosine, sys.modules[__name__], sys.modules[parameters_class.__module__])
+    files = [inspect.getfile(module) for module in modules]
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
+
+
+def _functions_with(digest: str | None) -> tuple[Callable[..., Any], ...]:
+    """The functions to compile, each with the hash in its closure, where Numba's cache finds it.
+
+    The closures hold nothing else: compiled functions in them would make a key that no other process has.
+    """
+
+    def step(actions: Any, batch: Any, results: Any, rules: Any, bounds: Any, parameters: Any, now: float) -> Any:
+        _ = digest
+        return _step(actions, batch, results, rules, bounds, parameters, now)
+
+    def reset(rows: Any, batch: Any, observations: Any, bounds: Any, parameters: Any, now: float) -> Any:
+        _ = digest
+        return _reset(rows, batch, observations, bounds, parameters, now)
+
+    def observe_rows(batch: Any, observations: Any, parameters: Any) -> Any:
+        _ = digest
+        return _observe_rows(batch, observations, parameters)
+
+    def seed_rows(words: Any, rows: Any, generators: Any) -> Any:
+        _ = digest
+        return pcg64.seed_rows(words, rows, generators)
+
+    return step, reset, observe_rows, seed_rows
+
+
+def _compiled(function: Callable[..., Any], cached: bool) -> Callable[..., Any]:
+    """A kernel that releases the interpreter lock."""
+    configuration: Any = numba.config
+    if configuration.DISABLE_JIT:
+        return _without_warnings(function)
+    if cached:
+        try:
+            return njit(nogil=True, cache=True)(function)
+        except RuntimeError as error:
+            # Neither the source's folder, nor the user's, nor NUMBA_CACHE_DIR is writable.
+            if "cannot cache" not in str(error):
+                raise
+    return njit(nogil=True)(function)
+
+
+def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Uncompiled, NumPy warns of integers that wrap around, which generators live by."""
+
+    @functools.wraps(function)
+    def quiet(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+
+    return quiet
