@@ -118,7 +118,10 @@ def make_vec(
         per_env_kwargs,
     )
     if backend in ENGINES:
-        return make_engine_envs(backend, request)
+        envs = make_engine_envs(backend, request)
+        if envs.spec is None:
+            envs.spec = vector_spec(env_id, num_envs, env_kwargs)
+        return envs
     if backend == "auto-fast":
         compiled = make_compiled_envs(request)
         if compiled is not None:
