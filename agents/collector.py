@@ -12,34 +12,49 @@ from numpy.typing import NDArray
 from vecenv import VecEnv, true_next_obs
 from vecenv.errors import UnknownSetting
 
+from .actions import EnvActions
 from .inference import BatchedPolicy
 from .learner import CollectionInterrupted, Episode, finished_episodes
 from .rollout_buffer import RolloutBuffer
 
 
 class RolloutCollector:
-    """Fills a :class:`RolloutBuffer` whose observations are the vector env's own slots.
+    """Fills :class:`RolloutBuffer` s whose observations are the vector env's own slots.
 
     In next-step autoreset the step after an end executes no action: its row is a filler, marked ``valid = False``,
     neither trained on nor counted. In same-step autoreset every row is valid, and the true last observation of a
     truncated episode comes from ``infos["final_obs"]``.
     """
 
-    def __init__(self, envs: VecEnv, policy: BatchedPolicy) -> None:
-        """Collect from ``envs``, made with ``copy=False, slots=T + 1, statistics=True``.
+    def __init__(self, envs: VecEnv, policy: BatchedPolicy, num_steps: int, num_rollouts: int = 1) -> None:
+        """Collect from ``envs``, made with ``copy=False, slots=num_rollouts * T + 1, statistics=True``.
+
+        Args:
+            envs: stays the caller's.
+            policy: acts.
+            num_steps: T.
+            num_rollouts: how many rollouts stay whole: with 2, the last one does while the next is collected.
 
         Raises:
             UnknownSetting: when the env does not reset by itself.
+            ValueError: another number of slots.
         """
         self.autoreset_mode = AutoresetMode(envs.metadata["autoreset_mode"])
         if self.autoreset_mode is AutoresetMode.DISABLED:
             raise UnknownSetting("collecting needs autoreset_mode NextStep or SameStep, got Disabled")
         self.envs = envs
         self.policy = policy
-        self.rollout = RolloutBuffer(envs.observation_slots)
+        num_slots = envs.observation_slots.shape[0]
+        if num_slots != num_rollouts * num_steps + 1:
+            raise ValueError(f"envs needs {num_rollouts * num_steps + 1} observation slots, got {num_slots}")
+        self._to_env = EnvActions(envs.single_action_space)
+        self._rollouts = [
+            RolloutBuffer(envs.observation_slots, num_steps, self._to_env.stored_shape, self._to_env.stored_dtype)
+            for _ in range(num_rollouts)
+        ]
+        self.rollout = self._rollouts[0]
         self._observations: NDArray[Any] | None = None
         self.is_filler = np.zeros(envs.num_envs, np.bool_)
-        self._first_action = int(getattr(envs.single_action_space, "start", 0))
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes in all environments."""
@@ -59,6 +74,8 @@ class RolloutCollector:
         """
         if self._observations is None:
             raise RuntimeError("collect was called before reset")
+        self._rollouts.append(self._rollouts.pop(0))
+        self.rollout = self._rollouts[-1]
         rollout, same_step = self.rollout, self.autoreset_mode is AutoresetMode.SAME_STEP
         rollout.start = self.envs.slot
         episodes: list[Episode] = []
@@ -69,8 +86,8 @@ class RolloutCollector:
             output = self.policy.act(self._observations)
             rollout.actions[t], rollout.log_probs[t], rollout.values[t] = output
             np.logical_not(self.is_filler, out=rollout.valid[t])
-            actions = output.actions + self._first_action if self._first_action else output.actions
-            self._observations, rewards, terminations, truncations, infos = self.envs.step(actions)
+            step = self.envs.step(self._to_env(output.actions))
+            self._observations, rewards, terminations, truncations, infos = step
             rollout.rewards[t], rollout.terminations[t], rollout.truncations[t] = rewards, terminations, truncations
             if same_step:
                 if "_final_obs" in infos:

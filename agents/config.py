@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from vecenv.errors import UnknownSetting
 
+from .setting_checks import check_choice, check_count, check_number
+
 Precision = Literal["auto", "float32", "bfloat16"]
 NetworkName = Literal["mlp", "small-cnn", "nature-cnn"]
+LrSchedule = Literal["linear", "kl"]
+LrScaling = Literal["none", "linear", "document"]
 
 
 @dataclass(frozen=True)
@@ -29,16 +33,28 @@ class PPOConfig:
     """Adam's step size at the start."""
     final_learning_rate: float = 0.0
     """Adam's step size at ``total_steps``; in between it falls linearly with the env steps."""
+    lr_schedule: LrSchedule = "linear"
+    """``linear`` falls with the env steps; ``kl`` starts at ``learning_rate`` and follows ``kl_target``."""
+    lr_scaling: LrScaling = "none"
+    """Learning rates are multiplied by: ``none`` 1, ``linear`` num_envs, ``document`` num_envs x 0.8."""
+    kl_target: float = 0.01
+    """KL divergence per update that ``lr_schedule=kl`` aims at."""
+    kl_limit: float | None = None
+    """An update stops before the first minibatch whose KL divergence from the acting policy is above this."""
     gamma: float = 0.99
     """Discount per env step."""
     gae_lambda: float = 0.95
     """Trade-off of advantage estimation between bias (0) and variance (1)."""
     clip_range: float = 0.2
     """How far the probability ratio may move before its gradient stops."""
+    final_clip_range: float | None = None
+    """Clip range at ``total_steps``, reached linearly; None keeps it."""
     value_coefficient: float = 0.5
     """Weight of the value loss."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus."""
+    final_entropy_coefficient: float | None = None
+    """Entropy weight at ``total_steps``, reached linearly; None keeps it."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to at most this norm."""
     network: NetworkName = "mlp"
@@ -47,6 +63,14 @@ class PPOConfig:
     """Width of the two hidden layers of ``mlp``."""
     subtract_mean_image: bool = True
     """Image networks see the difference from the mean image of the first rollout."""
+    normalise_observations: bool = False
+    """Vectors are brought to mean 0 and variance 1 by running statistics, which are saved and frozen for playing."""
+    normalise_rewards: bool = False
+    """Rewards are divided by the running standard deviation of discounted returns; reported returns are not."""
+    overlap: bool = False
+    """Environments take turns in two halves: one half steps while the policy decides for the other."""
+    async_collect: bool = False
+    """The next rollout is collected, by the policy as it was, while the last one is learnt from."""
     training_threads: int = 1
     """CPU threads that share the rows of a gradient step; 0 takes one per usable core, at most 8."""
 
@@ -57,25 +81,42 @@ class PPOConfig:
             UnknownSetting: names the setting, the value and what is allowed.
         """
         for name in ("num_envs", "num_steps", "total_steps", "num_epochs", "minibatch_size", "hidden_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UnknownSetting(f"{name} must be a whole number of at least 1, got {value!r}")
+            check_count(name, getattr(self, name), 1)
+        check_count("training_threads", self.training_threads, 0)
         if self.num_steps < 2:
             raise UnknownSetting("num_steps must be at least 2: a rollout of one row may hold nothing but resets")
         for name in ("gamma", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UnknownSetting(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")
-        for name in ("learning_rate", "clip_range", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise UnknownSetting(f"{name} must be above 0, got {getattr(self, name)!r}")
-        if self.network not in get_args(NetworkName):
-            raise UnknownSetting(f"network must be one of {', '.join(get_args(NetworkName))}, got {self.network!r}")
-        if self.training_threads < 0:
-            raise UnknownSetting(f"training_threads must be 0 or more, got {self.training_threads!r}")
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        for name in ("learning_rate", "clip_range", "max_grad_norm", "kl_target", "kl_limit", "final_clip_range"):
+            check_number(name, getattr(self, name), above=0.0, optional=name in ("kl_limit", "final_clip_range"))
+        for name in ("final_learning_rate", "value_coefficient", "entropy_coefficient"):
+            check_number(name, getattr(self, name), 0.0)
+        check_number("final_entropy_coefficient", self.final_entropy_coefficient, 0.0, optional=True)
+        check_choice("network", self.network, NetworkName)
+        check_choice("lr_schedule", self.lr_schedule, LrSchedule)
+        check_choice("lr_scaling", self.lr_scaling, LrScaling)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.normalise_observations and self.network != "mlp":
+            raise UnknownSetting("normalise_observations is for vectors; images have subtract_mean_image")
+        if self.overlap and self.num_envs % 2:
+            raise UnknownSetting(f"overlap needs two halves: num_envs must be even, got {self.num_envs}")
+        if self.overlap and self.async_collect:
+            raise UnknownSetting("overlap and async_collect do not combine: both fill the time in which envs step")
 
 
 PPO_PRESETS: dict[str, PPOConfig] = {
     "classic-control": PPOConfig(),
+    "mujoco": PPOConfig(
+        num_steps=128,
+        total_steps=1_000_000,
+        num_epochs=10,
+        minibatch_size=64,
+        learning_rate=3e-4,
+        normalise_observations=True,
+        normalise_rewards=True,
+    ),
     "atari": PPOConfig(
         num_envs=32,
         num_steps=64,
@@ -127,9 +168,8 @@ class RunConfig:
         Raises:
             UnknownSetting: names the setting, the value and what is allowed.
         """
-        if self.precision not in get_args(Precision):
-            raise UnknownSetting(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
-        if self.max_seconds is not None and not self.max_seconds > 0:
-            raise UnknownSetting(f"max_seconds must be above 0, got {self.max_seconds!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise UnknownSetting(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        check_choice("precision", self.precision, Precision)
+        check_number("max_seconds", self.max_seconds, above=0.0, optional=True)
+        check_number("checkpoint_seconds", self.checkpoint_seconds, 0.0)
+        check_number("solve_at", self.solve_at, optional=True)
+        check_count("seed", self.seed, 0)

@@ -13,6 +13,7 @@ import vecenv
 from vecenv import VecEnv
 from vecenv.errors import UnknownSetting
 
+from .actions import EnvActions
 from .algorithms import find_algorithm, run_config_from_dict
 from .checkpoint import load_checkpoint
 from .command_line import parse_arguments
@@ -95,10 +96,10 @@ def play_episodes(envs: VecEnv, policy: BatchedPolicy, num_episodes: int, seed: 
     shares = np.full(envs.num_envs, num_episodes // envs.num_envs)
     shares[: num_episodes % envs.num_envs] += 1
     played: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    first_action = int(getattr(envs.single_action_space, "start", 0))
+    to_env = EnvActions(envs.single_action_space)
     observations, _ = envs.reset(seed=seed)
     while any(len(episodes) < share for episodes, share in zip(played, shares, strict=True)):
-        observations, _, _, _, infos = envs.step(policy.act(observations).actions + first_action)
+        observations, _, _, _, infos = envs.step(to_env(policy.act(observations).actions))
         if "_episode" not in infos:
             continue
         for env in np.flatnonzero(infos["_episode"]):

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .distributions import gaussian_log_probs
 from .networks import ActorCritic
 
 ActionHead = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
@@ -38,8 +39,8 @@ class BatchedPolicy:
     On the CPU observations are read where they lie, without a copy. On CUDA they go through two page-locked buffers
     in turn, so that a copy to the device may still run while the next batch is being put into the other buffer.
 
-    With ``precision="bfloat16"`` the policy acts with its own copy of the network whose trunk is bfloat16; call
-    :meth:`refresh` after every change of the weights.
+    With ``precision="bfloat16"`` or ``own_weights=True`` the policy acts with its own copy of the network; call
+    :meth:`refresh` after every change of the weights that is to count.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class BatchedPolicy:
         device: torch.device | str = "cpu",
         precision: Literal["float32", "bfloat16"] = "float32",
         seed: int = 0,
+        own_weights: bool = False,
     ) -> None:
         """Act with ``network``, which must already lie on ``device``.
 
@@ -59,6 +61,8 @@ class BatchedPolicy:
             device: where the network lies.
             precision: number format of the trunk.
             seed: of the generator that draws actions.
+            own_weights: act with a copy of the network that changes in :meth:`refresh` only, so that the network may
+                be trained meanwhile.
 
         Raises:
             NotImplementedError: for a head that does not exist.
@@ -72,8 +76,10 @@ class BatchedPolicy:
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self._staging = CudaStaging(self.device) if self.device.type == "cuda" else None
         self._acting = network
+        if own_weights or precision == "bfloat16":
+            self._acting = copy.deepcopy(network).requires_grad_(False)
         if precision == "bfloat16":
-            self._acting = copy.deepcopy(network).requires_grad_(False).cast_trunks(torch.bfloat16)
+            self._acting = self._acting.cast_trunks(torch.bfloat16)
 
     def refresh(self) -> None:
         """Take over the learner's weights; does nothing where they are shared."""
@@ -84,6 +90,15 @@ class BatchedPolicy:
                 self._acting.state_dict().values(), self.network.state_dict().values(), strict=True
             ):
                 mine.copy_(theirs)
+
+    def weights(self) -> dict[str, Tensor]:
+        """State of the network that acts; its tensors stay the policy's."""
+        state: dict[str, Tensor] = self._acting.state_dict()
+        return state
+
+    def load_weights(self, state: dict[str, Tensor]) -> None:
+        """Act with the weights of :meth:`weights` until the next :meth:`refresh`."""
+        self._acting.load_state_dict(state)
 
     def act(self, observations: NDArray[Any]) -> PolicyOutput:
         """Choose an action for every row of ``observations`` [B, ...]; one forward pass."""
@@ -148,6 +163,19 @@ def take_greedy(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
     return _with_log_probs(logits, logits.argmax(dim=-1))
 
 
+def draw_gaussian(outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw from independent normal distributions; ``outputs`` [B, 2 A] are means and log standard deviations."""
+    means, log_stds = outputs.chunk(2, dim=-1)
+    noise = torch.empty_like(means).normal_(generator=generator)
+    return means + log_stds.exp() * noise, gaussian_log_probs(noise, log_stds)
+
+
+def take_gaussian_mean(outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Take the mean, the most probable action."""
+    means, log_stds = outputs.chunk(2, dim=-1)
+    return means, gaussian_log_probs(torch.zeros_like(means), log_stds)
+
+
 def _with_log_probs(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     return actions, torch.log_softmax(logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
@@ -155,5 +183,7 @@ def _with_log_probs(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
 ACTION_HEADS: dict[str, Callable[[], ActionHead]] = {
     "categorical": lambda: draw_categorical,
     "greedy": lambda: take_greedy,
+    "gaussian": lambda: draw_gaussian,
+    "gaussian_mean": lambda: take_gaussian_mean,
 }
 """Name -> maker of a head. A head with settings, such as an epsilon per env, is an object of its own per policy."""

@@ -1,8 +1,7 @@
-"""Actor-critic networks: a trunk, a policy head that gives logits, a value head.
+"""Actor-critic networks: a trunk, a policy head that gives the parameters of a distribution, a value head.
 
-Every network maps a batch of raw observations to ``(logits [B, A], values [B])``. Heads stay in float32 whatever the
-trunk
-computes in: two logits that differ by less than bfloat16 can tell apart would otherwise swap places.
+Every network maps a batch of raw observations to ``(outputs [B, ...], values [B])``. Heads stay in float32 whatever the
+trunk computes in: two logits that differ by less than bfloat16 can tell apart would otherwise swap places.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .actions import EnvActions
 from .config import PPOConfig
+from .distributions import DISTRIBUTIONS, Distribution
+from .normalisation import ObservationNormaliser
 
 
 def initialise_orthogonal(layer: nn.Module, gain: float = math.sqrt(2.0)) -> nn.Module:
@@ -102,26 +104,62 @@ class CNNTrunk(nn.Module):
 Trunk = MLPTrunk | CNNTrunk
 
 
-class ActorCritic(nn.Module):
-    """Trunks with a policy head and a value head: observations -> (logits [B, A] float32, values [B] float32)."""
+class GaussianHead(nn.Module):
+    """Means and log standard deviations [B, 2 A] from features; the deviations do not depend on the state."""
 
-    def __init__(self, trunk: Trunk, num_actions: int, value_trunk: Trunk | None = None) -> None:
+    def __init__(self, num_features: int, size: int) -> None:
+        """Means start close to 0, standard deviations at 1."""
+        super().__init__()
+        self.mean = initialise_orthogonal(nn.Linear(num_features, size), gain=0.01)
+        self.log_std = nn.Parameter(torch.zeros(size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Parameters of the policy's distribution."""
+        means: Tensor = self.mean(features)
+        return torch.cat([means, self.log_std.expand_as(means)], dim=-1)
+
+
+class ActorCritic(nn.Module):
+    """Trunks with a policy head and a value head: observations -> (outputs [B, ...], values [B]), both float32.
+
+    Outputs are logits [B, A], or means and log standard deviations [B, 2 A]; ``distribution`` knows what they mean.
+    """
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        num_actions: int,
+        value_trunk: Trunk | None = None,
+        *,
+        distribution: str = "categorical",
+        normaliser: ObservationNormaliser | None = None,
+    ) -> None:
         """Put the heads on ``trunk``; the policy starts close to uniform.
 
         Args:
             trunk: features for the policy, and for the value too unless it has a trunk of its own.
             num_actions: A.
+            distribution: ``categorical`` or ``gaussian``.
+            normaliser: applied to observations before the trunks.
             value_trunk: features for the value. Small networks learn faster when the large errors of early values do
                 not pull at the policy's features; images are too costly to look at twice.
         """
         super().__init__()
         self.trunk = trunk
         self.value_trunk = value_trunk
-        self.policy_head = initialise_orthogonal(nn.Linear(trunk.num_features, num_actions), gain=0.01)
+        self.normaliser = normaliser
+        self.distribution: Distribution = DISTRIBUTIONS[distribution]
+        self.policy_head: nn.Module
+        if distribution == "gaussian":
+            self.policy_head = GaussianHead(trunk.num_features, num_actions)
+        else:
+            self.policy_head = initialise_orthogonal(nn.Linear(trunk.num_features, num_actions), gain=0.01)
         self.value_head = initialise_orthogonal(nn.Linear((value_trunk or trunk).num_features, 1), gain=1.0)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [B, A] and values [B] of a batch of raw observations."""
+        """Outputs [B, ...] and values [B] of a batch of raw observations."""
+        if self.normaliser is not None:
+            observations = self.normaliser(observations)
         features = self.trunk(observations)
         value_features = features if self.value_trunk is None else self.value_trunk(observations)
         with torch.autocast(features.device.type, enabled=False):
@@ -151,23 +189,26 @@ def build_actor_critic(
         NotImplementedError: for spaces that have no network or action head yet, by name.
         ValueError: when the network does not fit the observations.
     """
-    if not isinstance(action_space, gymnasium.spaces.Discrete):
-        raise NotImplementedError(
-            f"PPO acts in Discrete action spaces only; {type(action_space).__name__} needs an action head "
-            "(such as a Gaussian for Box) that vecenv does not have yet"
-        )
+    actions = EnvActions(action_space)
     if not isinstance(observation_space, gymnasium.spaces.Box):
         raise NotImplementedError(
-            f"PPO reads Box observations only; there is no network for {type(observation_space).__name__} yet"
+            f"agents read Box observations only; there is no network for {type(observation_space).__name__} yet"
         )
     # Torch draws initial weights from its global generator: borrow it and put it back as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        num_actions = int(action_space.n)
         if config.network != "mlp":
-            return ActorCritic(_build_cnn(observation_space, config.network), num_actions)
+            return ActorCritic(
+                _build_cnn(observation_space, config.network), actions.size, distribution=actions.distribution
+            )
         shape = observation_space.shape
-        return ActorCritic(MLPTrunk(shape, config.hidden_size), num_actions, MLPTrunk(shape, config.hidden_size))
+        return ActorCritic(
+            MLPTrunk(shape, config.hidden_size),
+            actions.size,
+            MLPTrunk(shape, config.hidden_size),
+            distribution=actions.distribution,
+            normaliser=ObservationNormaliser(shape) if config.normalise_observations else None,
+        )
 
 
 def _build_cnn(space: gymnasium.spaces.Box, name: str) -> CNNTrunk:

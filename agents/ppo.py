@@ -1,25 +1,23 @@
-"""Proximal policy optimisation (Schulman et al., 2017) with a clipped objective; reads top to bottom like the paper."""
+"""Proximal policy optimisation (Schulman et al., 2017): collects rollouts, and hands them to the update."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from vecenv import VecEnv
-from vecenv.cores import usable_cores
 
 from .collector import RolloutCollector
 from .config import PPO_PRESETS, PPOConfig, Precision
 from .inference import BatchedPolicy
 from .learner import Algorithm, Episode, UpdateReport
 from .networks import CNNTrunk, build_actor_critic
-from .parallel_gradients import ParallelGradients
+from .overlapped_collector import OverlappedCollector
+from .ppo_update import LOSS_FIGURES, PPOUpdate
 from .precision import (
     REQUIRED_AGREEMENT,
     ChosenPrecision,
@@ -27,22 +25,26 @@ from .precision import (
     choose_training_precision,
     greedy_agreement,
 )
-from .rollout_buffer import Minibatch, TrainingBatch
+from .rollout_buffer import RolloutBuffer, TrainingBatch
 
 PROBE_ROWS = 2048
 """Observations on which acting in bfloat16 is compared with float32."""
-
-
-MOST_TRAINING_THREADS = 8
-"""With more threads each has so few rows that the sum of their gradients costs more than they save."""
-
-
 RECHECK_STEPS = 2**17
 """Env steps between two checks that acting in bfloat16 still takes the same actions as float32."""
+NO_FIGURES: dict[str, float | None] = dict.fromkeys(
+    ("learning_rate", *LOSS_FIGURES, "explained_variance", "gradient_steps")
+)
+"""Reported where no update has ended yet."""
 
 
 class PPO:
-    """Learner: collects T steps from every environment, then takes several epochs of gradient steps on them."""
+    """Learner: collects T steps from every environment, then takes several epochs of gradient steps on them.
+
+    With ``async_collect`` the update runs in a thread of its own while the next rollout is collected by a copy of the
+    policy as it was: rollout k+1 is acted on by version k and learnt from by version k+1. That is the largest
+    staleness there can be, since the next rollout only begins when the update before it has ended. The importance
+    ratio divides by the acting policy's probabilities, so the objective knows. Nothing depends on timing.
+    """
 
     def __init__(
         self, envs: VecEnv, config: PPOConfig, *, seed: int = 0, device: str = "cpu", precision: Precision = "auto"
@@ -50,7 +52,7 @@ class PPO:
         """Build network, optimizer and collector.
 
         Args:
-            envs: made with ``copy=False, slots=num_steps + 1, statistics=True``; stays the caller's to close.
+            envs: made with :func:`env_settings`; stays the caller's to close.
             config: hyper-parameters.
             seed: of the weights, the drawing of actions and the shuffling.
             device: where the network lies.
@@ -58,50 +60,81 @@ class PPO:
 
         Raises:
             NotImplementedError: for spaces that have no network or action head yet.
-            ValueError: when the network does not fit the observations, or the slots do not fit ``num_steps``.
+            ValueError: when the network does not fit the observations, or the env does not fit the settings.
         """
         self.envs = envs
         self.config = config
         self.device = torch.device(device)
         self.network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed)
         self.network.to(self.device)
-        num_slots = envs.observation_slots.shape[0]
-        if num_slots != config.num_steps + 1:
-            raise ValueError(f"envs needs {config.num_steps + 1} observation slots, got {num_slots}")
-        # The paper's code base used this epsilon; Adam's default makes the first steps on rare features too long.
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
         self.env_steps = 0
         self._seed = seed
         self._requested_precision = precision
         self.precision: dict[str, ChosenPrecision] = {"acting": "float32", "training": "float32"}
-        self._gradients = ParallelGradients(self.network, self._num_training_threads())
-        self._shuffler = torch.Generator().manual_seed(seed)
-        self.collector = RolloutCollector(envs, BatchedPolicy(self.network, device=self.device, seed=seed))
-        self.rollout = self.collector.rollout
+        self.update = PPOUpdate(self.network, config, self.device, seed)
+        self.collector = self._build_collector()
+        self._thread = ThreadPoolExecutor(1, "update", torch.set_num_threads, (1,)) if config.async_collect else None
+        self._running: Future[dict[str, float | None]] | None = None
+        self._last_figures = dict(NO_FIGURES)
+        self._version = 0
+        self._acting_version = 0
+
+    def _build_collector(self) -> RolloutCollector | OverlappedCollector:
+        envs, config, policy = self.envs, self.config, self._build_policy("float32")
+        if config.overlap:
+            return OverlappedCollector(envs, policy, config.num_steps)
+        return RolloutCollector(envs, policy, config.num_steps, num_rollouts=2 if config.async_collect else 1)
+
+    def _build_policy(self, precision: ChosenPrecision) -> BatchedPolicy:
+        return BatchedPolicy(
+            self.network,
+            head=self.network.distribution.explore,
+            device=self.device,
+            precision=precision,
+            seed=self._seed,
+            own_weights=self.config.async_collect,
+        )
+
+    @property
+    def rollout(self) -> RolloutBuffer:
+        """The rollout collected last."""
+        return self.collector.rollout
 
     def reset(self, seed: int) -> None:
         """Start new episodes in all environments."""
         self.collector.reset(seed=seed)
 
     def close(self) -> None:
-        """End the threads that compute gradients; may be called again."""
-        self._gradients.close()
+        """End the threads that learn; may be called again."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self.update.close()
 
     def prepare(self) -> list[Episode]:
-        """Before the first update: one untrained rollout gives the mean image and chooses the precisions.
+        """Before the first update: one untrained rollout gives the statistics of observations and the precisions.
 
-        The rollout is counted but not trained on, because its actions came from a network without the mean image.
-        Networks for vectors need neither: they are so small that float32 is never the slower choice.
+        The rollout is counted but not trained on, because its actions came from a network without the statistics.
+        Networks for vectors need none unless observations are normalised, and are so small that float32 is never the
+        slower choice.
         """
         trunk = self.network.trunk
-        if not isinstance(trunk, CNNTrunk):
-            if self._requested_precision == "bfloat16":
-                self._use_precision({"acting": "bfloat16", "training": "bfloat16"})
+        is_image = isinstance(trunk, CNNTrunk)
+        if not is_image and self._requested_precision == "bfloat16":
+            self._use_precision({"acting": "bfloat16", "training": "bfloat16"})
+        if not is_image and self.network.normaliser is None:
             return []
         episodes = self.collector.collect()
         self.env_steps += int(self.rollout.valid.sum())
-        if self.config.subtract_mean_image:
-            trunk.set_mean_image(self.rollout.observations.flatten(0, 1)[:: max(1, self.rollout.num_envs // 2)])
+        self.update.observe(self.rollout)
+        if isinstance(trunk, CNNTrunk):
+            if self.config.subtract_mean_image:
+                trunk.set_mean_image(self.rollout.observations.flatten(0, 1)[:: max(1, self.rollout.num_envs // 2)])
+            self._choose_precision()
+        self.collector.policy.refresh()
+        return episodes
+
+    def _choose_precision(self) -> None:
+        """Measure on the rollout collected last."""
         self.rollout.compute_advantages(self.config.gamma, self.config.gae_lambda)
         batch = TrainingBatch(self.rollout, self.device)
         sample = batch.select(torch.arange(min(self.config.minibatch_size, batch.num_rows)))
@@ -109,10 +142,9 @@ class PPO:
             self.network, self._probe(), self.rollout.num_envs, self._requested_precision, self.device
         )
         training = choose_training_precision(
-            lambda autocast: self._compute_gradients(sample, autocast), self._requested_precision, self.device
+            lambda autocast: self.update.compute_gradients(sample, autocast), self._requested_precision, self.device
         )
         self._use_precision({"acting": acting, "training": training})
-        return episodes
 
     def recheck_precision(self) -> None:
         """Go back to acting in float32 where bfloat16, chosen by ``auto``, no longer takes the same greedy actions.
@@ -133,108 +165,78 @@ class PPO:
     def train_once(self, stop_requested: Callable[[], bool] = lambda: False) -> UpdateReport:
         """Collect T steps from every environment and learn from them.
 
+        With ``async_collect`` the report is of the update before, which ran meanwhile.
+
         Raises:
             CollectionInterrupted: when ``stop_requested`` says so; weights and counters are then as before the call.
             FloatingPointError: when the loss is no longer a finite number.
         """
-        config = self.config
-        learning_rate = self._set_learning_rate()
-        episodes = self.collector.collect(stop_requested)
-        self.rollout.compute_advantages(config.gamma, config.gae_lambda)
-        losses = self._take_gradient_steps()
-        self.collector.policy.refresh()
         steps_before = self.env_steps
+        episodes = self.collector.collect(stop_requested)
         self.env_steps += int(self.rollout.valid.sum())
-        if not all(math.isfinite(loss) for loss in losses):
-            raise FloatingPointError(
-                f"the loss is no longer finite after {self.env_steps} env steps; lower --learning-rate"
-            )
+        if self._thread is None:
+            figures = self.update.learn(self.rollout, steps_before)
+            self.collector.policy.refresh()
+            staleness = 0
+        else:
+            figures = self._end_update()
+            staleness = self._version - self._acting_version  # of the rollout just collected
+            self.collector.policy.refresh()
+            self._acting_version = self._version
         if self.env_steps // RECHECK_STEPS > steps_before // RECHECK_STEPS:
             self.recheck_precision()
-        names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction")
-        figures = {"learning_rate": learning_rate, **dict(zip(names, losses, strict=True))}
-        return UpdateReport(episodes, {**figures, "explained_variance": self.explained_variance()})
+        if self._thread is not None:
+            self._running = self._thread.submit(self.update.learn, self.rollout, steps_before)
+        return UpdateReport(episodes, {**figures, "staleness": staleness})
 
-    def _take_gradient_steps(self) -> list[float]:
-        """All epochs over the present rollout; returns the means of what :meth:`_compute_gradients` returns."""
-        config = self.config
-        batch = TrainingBatch(self.rollout, self.device)
-        autocast = self.precision["training"] == "bfloat16"
-        num_minibatches = max(1, round(batch.num_rows / config.minibatch_size))
-        figures: list[Tensor] = []
-        for _ in range(config.num_epochs):
-            order = torch.randperm(batch.num_rows, generator=self._shuffler)
-            for rows in order.tensor_split(num_minibatches):
-                figures.append(self._compute_gradients(batch.select(rows), autocast))
-                nn.utils.clip_grad_norm_(self.network.parameters(), config.max_grad_norm)
-                self.optimizer.step()
-        means: list[float] = torch.stack(figures).mean(dim=0).tolist()
-        return means
-
-    def _compute_gradients(self, minibatch: Minibatch, autocast: bool) -> Tensor:
-        """Set the gradients; returns policy loss, value loss, entropy, KL divergence and clip fraction [5]."""
-        return self._gradients.compute(lambda network, rows: self._loss(network, rows, autocast), minibatch)
-
-    def _loss(self, network: nn.Module, minibatch: Minibatch, autocast: bool) -> tuple[Tensor, Tensor]:
-        """The clipped objective, to be minimised, and its figures."""
-        config = self.config
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=autocast):
-            logits, values = network(minibatch.observations)  # (B, A), (B,)
-        log_policy = torch.log_softmax(logits, dim=-1)
-        log_ratio = log_policy.gather(-1, minibatch.actions.unsqueeze(-1)).squeeze(-1) - minibatch.log_probs
-        ratio = log_ratio.exp()
-        clipped_ratio = ratio.clamp(1.0 - config.clip_range, 1.0 + config.clip_range)
-        policy_loss = -torch.min(minibatch.advantages * ratio, minibatch.advantages * clipped_ratio).mean()
-        value_loss = 0.5 * (values - minibatch.returns).square().mean()
-        entropy = -(log_policy.exp() * log_policy).sum(dim=-1).mean()
-        loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
-        approximate_kl = (ratio - 1.0 - log_ratio).mean()  # never negative, unlike the mean of -log_ratio
-        clip_fraction = ((ratio - 1.0).abs() > config.clip_range).float().mean()
-        return loss, torch.stack([policy_loss, value_loss, entropy, approximate_kl, clip_fraction])
-
-    def _set_learning_rate(self) -> float:
-        config = self.config
-        progress = min(1.0, self.env_steps / config.total_steps)
-        learning_rate = config.learning_rate + progress * (config.final_learning_rate - config.learning_rate)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        return learning_rate
-
-    def _num_training_threads(self) -> int:
-        if self.device.type != "cpu":
-            return 1
-        return self.config.training_threads or min(usable_cores(), MOST_TRAINING_THREADS)
+    def _end_update(self) -> dict[str, float | None]:
+        """Wait for the update that runs in the thread, if there is one; figures of the last one that ran."""
+        if self._running is not None:
+            self._last_figures = self._running.result()
+            self._running = None
+            self._version += 1
+        return self._last_figures
 
     def _use_precision(self, precision: dict[str, ChosenPrecision]) -> None:
         self.precision = precision
+        self.update.autocast = precision["training"] == "bfloat16"
         if precision["acting"] != self.collector.policy.precision:
             generator = self.collector.policy.generator
-            self.collector.policy = BatchedPolicy(
-                self.network, device=self.device, precision=precision["acting"], seed=self._seed
-            )
+            self.collector.policy = self._build_policy(precision["acting"])
             self.collector.policy.generator = generator
         self.collector.policy.refresh()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training needs to go on, but the states of the environments."""
+        """Everything that training needs to go on, but the states of the environments; waits for a running update."""
+        self._end_update()
+        policy = self.collector.policy
         return {
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.update.state_dict(),
+            "acting_weights": policy.weights() if self._thread is not None else None,
+            "versions": [self._version, self._acting_version],
+            "last_figures": self._last_figures,
             "env_steps": self.env_steps,
             "precision": self.precision,
-            "action_generator": self.collector.policy.generator.get_state(),
-            "shuffle_generator": self._shuffler.get_state(),
+            "action_generator": policy.generator.get_state(),
             "is_filler": self.collector.is_filler.tolist(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; replaces :meth:`prepare`."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Go on from :meth:`state_dict`; replaces :meth:`prepare`.
+
+        Raises:
+            RuntimeError, ValueError: the state is of other settings.
+        """
+        if len(state["is_filler"]) != self.envs.num_envs:
+            raise ValueError(f"num_envs was {len(state['is_filler'])}, now it is {self.envs.num_envs}")
+        self.update.load_state_dict(state)
         self.env_steps = int(state["env_steps"])
         self._use_precision(state["precision"])
+        self._last_figures = dict(state["last_figures"])
+        self._version, self._acting_version = state["versions"]
+        if self._thread is not None and state["acting_weights"] is not None:
+            self.collector.policy.load_weights(state["acting_weights"])
         self.collector.policy.generator.set_state(state["action_generator"])
-        self._shuffler.set_state(state["shuffle_generator"])
         self.collector.is_filler[:] = state["is_filler"]
 
     def env_states(self) -> list[bytes]:
@@ -246,17 +248,13 @@ class PPO:
         self.envs.set_state(states)
         self.collector.go_on()
 
-    def explained_variance(self) -> float:
-        """Share of the last rollout's variance of returns that the value head foresaw; 1 is perfect."""
-        valid = self.rollout.valid
-        returns, values = self.rollout.returns[valid], self.rollout.values[valid]
-        variance = float(np.var(returns))
-        return float("nan") if variance == 0.0 else 1.0 - float(np.var(returns - values)) / variance
-
 
 def env_settings(config: PPOConfig) -> dict[str, Any]:
-    """Keywords for `make_vec`: the env's own slots are the rollout's storage."""
-    return {"num_envs": config.num_envs, "copy": False, "slots": config.num_steps + 1, "statistics": True}
+    """Keywords for `make_vec`: the env's own slots are the rollout's storage, except with ``overlap``."""
+    settings = {"num_envs": config.num_envs, "copy": False, "statistics": True}
+    if config.overlap:
+        return {**settings, "batch_size": config.num_envs // 2}
+    return {**settings, "slots": (2 if config.async_collect else 1) * config.num_steps + 1}
 
 
 def evaluation_policy(
@@ -265,7 +263,8 @@ def evaluation_policy(
     """The trained policy; see :class:`~vecenv.agents.learner.EvaluationPolicy`."""
     network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed)
     network.load_state_dict(state["network"])
-    return BatchedPolicy(network.to(device), head="categorical" if sample else "greedy", device=device, seed=seed)
+    heads = network.distribution
+    return BatchedPolicy(network.to(device), head=heads.explore if sample else heads.exploit, device=device, seed=seed)
 
 
 ALGORITHM = Algorithm("PPO", PPOConfig, PPO_PRESETS, PPO, env_settings, evaluation_policy)

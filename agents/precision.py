@@ -42,7 +42,8 @@ def choose_acting_precision(
     if greedy_agreement(network, observations, device) < REQUIRED_AGREEMENT:
         return "float32"
     full_policy, half_policy = (
-        BatchedPolicy(network, device=device, precision=precision) for precision in ("float32", "bfloat16")
+        BatchedPolicy(network, head=network.distribution.explore, device=device, precision=precision)
+        for precision in ("float32", "bfloat16")
     )
     full = _fastest_seconds(lambda: full_policy.act(observations[:num_envs]))
     half = _fastest_seconds(lambda: half_policy.act(observations[:num_envs]))
@@ -50,12 +51,17 @@ def choose_acting_precision(
 
 
 def greedy_agreement(network: ActorCritic, observations: NDArray[Any], device: torch.device) -> float:
-    """Share of ``observations`` [B, ...] on which bfloat16 takes the same greedy action as float32."""
+    """Share of ``observations`` [B, ...] on which bfloat16 takes the same greedy action as float32.
+
+    Continuous actions are the same where every number of them is.
+    """
     full, half = (
-        BatchedPolicy(network, head="greedy", device=device, precision=precision).act(observations).actions
+        BatchedPolicy(network, head=network.distribution.exploit, device=device, precision=precision)
+        .act(observations)
+        .actions
         for precision in ("float32", "bfloat16")
     )
-    return float(np.mean(full == half))
+    return float(np.mean((full == half).reshape(len(full), -1).all(axis=1)))
 
 
 def choose_training_precision(

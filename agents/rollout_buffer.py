@@ -18,7 +18,7 @@ class Minibatch(NamedTuple):
     observations: Tensor
     """[B, ...] in the env's dtype."""
     actions: Tensor
-    """[B] int64."""
+    """[B] int64, or [B, A] float32 as drawn, before they were clipped for the env."""
     log_probs: Tensor
     """[B] float32, under the policy that acted."""
     advantages: Tensor
@@ -30,32 +30,45 @@ class Minibatch(NamedTuple):
 class RolloutBuffer:
     """T rows of N environments, and the observation after the last row.
 
-    Observations are **views** of ``envs.observation_slots`` [T + 1, N, ...], which the environments fill in place:
-    storing a rollout copies none of their bytes. The slots are a ring. A rollout takes T steps and the ring has T + 1
-    slots, so each rollout starts one slot before the last one did; row t lies in slot ``(start + t) % (T + 1)``.
+    Observations are **views** of ``envs.observation_slots`` [S, N, ...], which the environments fill in place: storing
+    a rollout copies none of their bytes. The slots are a ring of at least T + 1. With exactly as many, each rollout
+    starts one slot before the last one did; row t lies in slot ``(start + t) % S``. With 2 T + 1 slots a rollout stays
+    whole while the next one is collected.
 
     Attributes (all owned by the buffer and overwritten by the next rollout):
-        actions: [T, N] int64.
+        actions: [T, N] int64, or [T, N, A] float32.
         log_probs, values, next_values, rewards: [T, N] float32; ``next_values`` belong to the true next observations.
         terminations, truncations: [T, N] bool.
         valid: [T, N] bool, False on filler rows.
     """
 
-    def __init__(self, observation_slots: NDArray[Any]) -> None:
-        """Use ``observation_slots`` [T + 1, N, ...] as storage; it stays the vector env's property."""
+    def __init__(
+        self,
+        observation_slots: NDArray[Any],
+        num_steps: int,
+        action_shape: tuple[int, ...] = (),
+        action_dtype: type[Any] = np.int64,
+    ) -> None:
+        """Use ``observation_slots`` [S, N, ...] as storage; it stays the vector env's property.
+
+        Raises:
+            ValueError: there are fewer than T + 1 slots.
+        """
         num_slots, num_envs = observation_slots.shape[:2]
-        self.num_steps, self.num_envs = int(num_slots) - 1, int(num_envs)
+        if num_slots < num_steps + 1:
+            raise ValueError(f"a rollout needs {num_steps + 1} observation slots, got {num_slots}")
+        self.num_steps, self.num_slots, self.num_envs = num_steps, int(num_slots), int(num_envs)
         self.observations = torch.from_numpy(observation_slots)
         self.start = 0
         shape = (self.num_steps, num_envs)
-        self.actions = np.zeros(shape, np.int64)
+        self.actions: NDArray[Any] = np.zeros((*shape, *action_shape), action_dtype)
         self.log_probs, self.values, self.next_values, self.rewards = (np.zeros(shape, np.float32) for _ in range(4))
         self.terminations, self.truncations, self.valid = (np.zeros(shape, np.bool_) for _ in range(3))
         self.advantages, self.returns = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
 
     def slot(self, t: int) -> int:
         """Slot that holds the observations of row ``t`` (``t = T``: those after the last row)."""
-        return (self.start + t) % (self.num_steps + 1)
+        return (self.start + t) % self.num_slots
 
     def compute_advantages(self, gamma: float, gae_lambda: float) -> None:
         """Fill ``advantages`` and ``returns`` from what was collected."""
@@ -77,7 +90,7 @@ class RolloutBuffer:
     def observation_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the observations of ``rows`` lie in ``observations.flatten(0, 1)``."""
         t, env = np.divmod(rows, self.num_envs)
-        places: NDArray[np.int64] = (self.start + t) % (self.num_steps + 1) * self.num_envs + env
+        places: NDArray[np.int64] = (self.start + t) % self.num_slots * self.num_envs + env
         return places
 
 
@@ -96,7 +109,7 @@ class TrainingBatch:
         self._fields = [
             torch.from_numpy(array).to(device)
             for array in (
-                rollout.actions.reshape(-1)[rows],
+                rollout.actions.reshape(-1, *rollout.actions.shape[2:])[rows],
                 rollout.log_probs.reshape(-1)[rows],
                 advantages,
                 rollout.returns.reshape(-1)[rows],

@@ -52,7 +52,7 @@ def make_collector(num_steps, autoreset_mode, truncates):
         statistics=True,
     )
     network = build_actor_critic(envs.single_observation_space, envs.single_action_space, PPOConfig(), seed=0)
-    collector = RolloutCollector(envs, BatchedPolicy(network, seed=0))
+    collector = RolloutCollector(envs, BatchedPolicy(network, seed=0), num_steps)
     collector.reset(seed=0)
     return collector
 
@@ -175,7 +175,7 @@ def test_collecting_copies_no_observation_bytes():
     envs = SyncVecEnv([lambda: ImageEnv(0, 5, True)] * 2, copy=False, slots=9, statistics=True)
     config = PPOConfig(network="small-cnn")
     network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed=0)
-    collector = RolloutCollector(envs, BatchedPolicy(network, seed=0))
+    collector = RolloutCollector(envs, BatchedPolicy(network, seed=0), 8)
     collector.reset(seed=0)
     slots = envs.observation_slots
     with CopyCounter(slots) as counter:
@@ -200,7 +200,7 @@ def test_a_stop_request_gives_the_rollout_up():
 
 def test_collecting_before_reset_is_an_error():
     collector = make_collector(7, "NextStep", False)
-    fresh = RolloutCollector(collector.envs, collector.policy)
+    fresh = RolloutCollector(collector.envs, collector.policy, 7)
     with pytest.raises(RuntimeError, match="before reset"):
         fresh.collect()
 
@@ -210,4 +210,4 @@ def test_disabled_autoreset_is_refused():
         metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}  # noqa: RUF012
 
     with pytest.raises(UnknownSetting, match="NextStep or SameStep"):
-        RolloutCollector(Disabled(), None)
+        RolloutCollector(Disabled(), None, 2)

@@ -103,7 +103,7 @@ def test_acting_needs_no_gradients_and_leaves_observations_as_they_are():
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
-@pytest.mark.parametrize("head", ["gaussian", "epsilon-greedy", "Greedy"])
+@pytest.mark.parametrize("head", ["beta", "epsilon-greedy", "Greedy"])
 def test_heads_that_do_not_exist_are_refused_by_name(head):
     with pytest.raises(NotImplementedError, match=f"'{head}'.*categorical, greedy"):
         BatchedPolicy(image_network(), head=head)
@@ -167,7 +167,7 @@ def test_staging_on_cuda_keeps_two_batches_apart():
 
 ONLY_TO_ACT = {"inference_mode", "no_grad", "argmax", "multinomial", "exponential_", "Categorical"}
 """Names that mean choosing an action or running a network without gradients."""
-MAY_CALL_A_NETWORK = {("inference.py", "act"), ("inference.py", "values"), ("ppo.py", "_loss")}
+MAY_CALL_A_NETWORK = {("inference.py", "act"), ("inference.py", "values"), ("ppo_update.py", "_loss")}
 """Acting, and the gradient step that learns."""
 
 

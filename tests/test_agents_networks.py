@@ -76,7 +76,7 @@ def test_bfloat16_pixels_are_exact():
 @pytest.mark.parametrize(
     ("observations", "actions", "network", "named"),
     [
-        (VECTORS, Box(-1, 1, (2,)), "mlp", "Box.*Gaussian"),
+        (VECTORS, Box(0, 9, (2,), np.int64), "mlp", "no action head for Box"),
         (VECTORS, MultiDiscrete([2, 2]), "mlp", "MultiDiscrete"),
         (Discrete(4), Discrete(2), "mlp", "no network for Discrete"),
         (Dict(a=VECTORS), Discrete(2), "mlp", "no network for Dict"),

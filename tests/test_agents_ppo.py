@@ -81,7 +81,7 @@ def test_learning_rate_falls_linearly_with_env_steps():
     per_rollout = CONFIG.num_envs * 2 * LENGTH / CONFIG.total_steps
     expected = [CONFIG.learning_rate * max(0.0, 1 - per_rollout * k) for k in range(20)]
     np.testing.assert_allclose(rates, expected)
-    assert learner.optimizer.param_groups[0]["lr"] == rates[-1] == 0.0
+    assert learner.update.optimizer.param_groups[0]["lr"] == rates[-1] == 0.0
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
@@ -90,20 +90,22 @@ def test_threads_share_a_gradient_step(num_threads):
     learner.collector.collect()
     learner.rollout.compute_advantages(0.9, 0.9)
     minibatch = TrainingBatch(learner.rollout, torch.device("cpu")).select(torch.arange(32))
-    expected_figures = learner._compute_gradients(minibatch, False)
+    expected_figures = learner.update.compute_gradients(minibatch, False)
     expected = [parameter.grad.clone() for parameter in learner.network.parameters()]
     parallel = ParallelGradients(learner.network, num_threads)
     for _ in range(2):  # gradients do not pile up
-        figures = parallel.compute(lambda network, rows: learner._loss(network, rows, False), minibatch)
+        figures = parallel.compute(lambda network, rows: learner.update._loss(network, rows, False), minibatch)
     torch.testing.assert_close(figures, expected_figures)
     for parameter, gradient in zip(learner.network.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
-    learner.optimizer.step()  # changed weights reach every thread
+    learner.update.optimizer.step()  # changed weights reach every thread
     changed = [parameter.detach() for parameter in learner.network.parameters()]
     for network in parallel._replicas:
         assert all(torch.equal(a, b) for a, b in zip(network.parameters(), changed, strict=True))
     one_row = TrainingBatch(learner.rollout, torch.device("cpu")).select(torch.arange(1))
-    assert torch.isfinite(parallel.compute(lambda network, rows: learner._loss(network, rows, False), one_row)).all()
+    assert torch.isfinite(
+        parallel.compute(lambda network, rows: learner.update._loss(network, rows, False), one_row)
+    ).all()
     parallel.close()
 
 
@@ -116,7 +118,7 @@ def test_an_error_in_a_gradient_thread_reaches_the_caller():
     def fail_elsewhere(network, rows):
         if network is not learner.network:
             raise ValueError("planted")
-        return learner._loss(network, rows, False)
+        return learner.update._loss(network, rows, False)
 
     with pytest.raises(ValueError, match="planted"):
         parallel.compute(fail_elsewhere, minibatch)
@@ -142,7 +144,7 @@ def test_objective_is_the_papers():
     actions, old = rng.integers(0, 2, 50), rng.normal(-0.7, 0.4, 50).astype(np.float32)
     advantages, returns = rng.normal(size=(2, 50)).astype(np.float32)
     minibatch = Minibatch(*map(torch.from_numpy, (observations, actions, old, advantages, returns)))
-    policy_loss, value_loss, entropy, kl, clipped = learner._compute_gradients(minibatch, False).tolist()
+    policy_loss, value_loss, entropy, kl, clipped = learner.update.compute_gradients(minibatch, False).tolist()
     logits, values = (output.detach().numpy() for output in learner.network(minibatch.observations))
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     gains, outside, divergences = [], 0, []

@@ -153,7 +153,7 @@ def test_eval_plays_whole_episodes(finished, capsys):
         (["train", "ppo", *SHORT, "--device", "abacus"], "no torch device 'abacus'"),
         (["train", "ppo", *SHORT, "--precision", "float8"], "float8"),
         (["train", "ppo", *SHORT, "--network", "small-cnn"], "small-cnn needs uint8 images"),
-        (["train", "ppo", "--env", "Pendulum-v1", "--backend", "sync"], "Gaussian"),
+        (["train", "ppo", "--env", "Blackjack-v1", "--backend", "sync"], "agents read Box observations only"),
         (["train", "ppo", "--resume", "nowhere.pt"], "there is no checkpoint at nowhere.pt"),
         (["eval", "nowhere.pt"], "there is no checkpoint at nowhere.pt"),
     ],

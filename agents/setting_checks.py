@@ -1,0 +1,57 @@
+"""Values of settings, refused with the name, what is allowed and what came."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+from vecenv.errors import UnknownSetting
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number of at least ``least``.
+
+    Raises:
+        UnknownSetting: with the name and what came.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UnknownSetting(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    optional: bool = False,
+) -> None:
+    """Refuse what is no finite number within bounds; None only passes where it is ``optional``.
+
+    Raises:
+        UnknownSetting: with the name, the bounds and what came.
+    """
+    if value is None and optional:
+        return
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if least is not None and most is not None:
+        rule, fits = f"lie between {least:g} and {most:g}", is_number and least <= value <= most
+    elif least is not None:
+        rule, fits = f"be at least {least:g}", is_number and value >= least
+    elif above is not None:
+        rule, fits = f"be above {above:g}", is_number and value > above
+    else:
+        rule, fits = "be a finite number", is_number
+    if not fits:
+        raise UnknownSetting(f"{name} must {rule}, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Refuse what is not one of the values of a ``Literal``.
+
+    Raises:
+        UnknownSetting: with the name, the values and what came.
+    """
+    if value not in get_args(choices):
+        raise UnknownSetting(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
