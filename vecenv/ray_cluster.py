@@ -1,0 +1,207 @@
+"""The connection to a Ray cluster: joined, or a cluster of our own started, when first needed; let go by the last user.
+
+Ray is connected once per process, so what is kept here belongs to the process. A cluster of our own listens on the
+loopback interface only, has no dashboard, reports nothing to anyone, and ends with its last user. A connection that was
+there before (the user's own ``ray.init``) is used as it is and never ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from vecenv.cores import usable_cores
+from vecenv.errors import MissingExtra, VecEnvError
+
+#: What a cluster of our own is told by the environment: report nothing, loopback only, leave GPU variables alone.
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+#: HTTP/2's client preface and an empty settings frame: what a gRPC server answers with settings of its own.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS_FRAME = 4
+_CONNECT_SECONDS = 5.0
+# Users of the connection that this module made, in the process of that id.
+_users: set[int] = set()
+_owner: int | None = None
+
+
+class RayUnreachable(VecEnvError, ConnectionError):
+    """The cluster cannot be reached or started."""
+
+
+class NotEnoughResources(VecEnvError):
+    """The cluster has less than the actors ask for, or nothing of it became free in time."""
+
+
+class RayConnection:
+    """One user's hold on the connection of this process.
+
+    Args:
+        address: see `RaySettings`.
+        object_store_memory: bytes, for a cluster of our own.
+        timeout: seconds that reaching it may take.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        RayUnreachable: nothing answers at the address, or Ray refuses.
+        ValueError: this process is connected to another cluster.
+    """
+
+    def __init__(self, address: str | None = None, object_store_memory: int | None = None, timeout: float = 60) -> None:
+        global _owner
+        if importlib.util.find_spec("ray") is None:
+            raise MissingExtra("ray", "ray")
+        self._held = False
+        address = address or os.environ.get("RAY_ADDRESS") or "local"
+        if not _is_connected():
+            _connect(address, object_store_memory, timeout)
+            _owner = os.getpid()
+            _users.clear()
+        else:
+            _check_same(address)
+        if _owner == os.getpid():
+            _users.add(id(self))
+            self._held = True
+
+    def release(self) -> None:
+        """Let go; the last user of a connection made here ends it. A second call does nothing."""
+        global _owner
+        if not self._held:
+            return
+        self._held = False
+        if _owner != os.getpid():  # a fork of the process that is connected
+            return
+        _users.discard(id(self))
+        if not _users:
+            _owner = None
+            import ray
+
+            ray.shutdown()
+
+    def check_demand(self, demand: dict[str, float], advice: str) -> None:
+        """Refuse what the cluster will never have.
+
+        Raises:
+            NotEnoughResources: it has less in all.
+        """
+        import ray
+
+        total = ray.cluster_resources()
+        for name, amount in demand.items():
+            if amount > total.get(name, 0.0) + 1e-6:
+                raise NotEnoughResources(
+                    f"the actors ask for {amount:g} of {name!r}, the Ray cluster has {total.get(name, 0.0):g}; {advice}"
+                )
+
+    def free_cpus(self) -> float:
+        """CPUs of the cluster that nobody has set aside."""
+        import ray
+
+        return float(ray.available_resources().get("CPU", 0.0))
+
+
+def _is_connected() -> bool:
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _connect(address: str, object_store_memory: int | None, timeout: float) -> None:
+    """Start a cluster of our own or join one, quietly."""
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        settings |= {"num_cpus": usable_cores(), "include_dashboard": False, "object_store_memory": object_store_memory}
+    else:
+        _check_alive(address, min(timeout, _CONNECT_SECONDS))
+    with _quiet_environment(address == "local"):
+        import ray
+
+        try:
+            ray.init(address=address, **settings)
+        except (Exception, SystemExit) as error:  # Ray exits where it gives up on an address
+            what = "start a Ray cluster on this machine" if address == "local" else f"join the Ray cluster {address!r}"
+            raise RayUnreachable(f"cannot {what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet_environment(own_cluster: bool) -> Iterator[None]:
+    """The variables of a cluster of our own, for as long as it takes to start it; its processes keep them."""
+    if not own_cluster:
+        yield
+        return
+    before = {name: os.environ.get(name) for name in _QUIET}
+    os.environ.update({name: value for name, value in _QUIET.items() if before[name] is None})
+    try:
+        from ray._private import ray_constants
+
+        several_machines = ray_constants.ENABLE_RAY_CLUSTER
+        ray_constants.ENABLE_RAY_CLUSTER = (
+            False  # read from the variable when Ray was imported, maybe before it was set
+        )
+        try:
+            yield
+        finally:
+            ray_constants.ENABLE_RAY_CLUSTER = several_machines
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+def _check_alive(address: str, timeout: float) -> None:
+    """Ask whether anything that could be Ray listens: Ray itself would try for two minutes, then end the process.
+
+    Raises:
+        RayUnreachable: nothing does.
+        NotImplementedError: an address of Ray's client protocol.
+    """
+    if "://" in address:
+        raise NotImplementedError(
+            f"address={address!r}: Ray's client protocol is not supported; run the script on a machine of the cluster "
+            "and give 'host:port' or 'auto'"
+        )
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"address: expected 'host:port', 'auto' or 'local', got {address!r}")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout) as probe:
+            probe.settimeout(timeout)
+            probe.sendall(_HELLO)
+            if not _is_settings_frame(probe, time.monotonic() + timeout):
+                raise RayUnreachable(f"what listens at {address} is no Ray cluster")
+    except OSError as error:
+        if isinstance(error, RayUnreachable):
+            raise
+        raise RayUnreachable(f"no Ray cluster answers at {address} within {timeout:g} s: {error}") from error
+
+
+def _is_settings_frame(probe: socket.socket, deadline: float) -> bool:
+    header = b""
+    while len(header) < 9 and time.monotonic() < deadline:
+        part = probe.recv(9 - len(header))
+        if not part:
+            break
+        header += part
+    return len(header) == 9 and header[3] == _SETTINGS_FRAME
+
+
+def _check_same(address: str) -> None:
+    """Refuse an address that the process is not connected to."""
+    import ray
+
+    connected = str(ray.get_runtime_context().gcs_address)
+    if address not in ("local", "auto", connected):
+        raise ValueError(
+            f"address={address!r}: this process is connected to the Ray cluster {connected}; call ray.shutdown() first"
+        )

@@ -1,0 +1,230 @@
+"""Ray actors as a group: started in bounded time, asked, waited for, their deaths noted, ended for certain."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import vecenv
+from vecenv.errors import VecEnvError, WorkerDied
+from vecenv.protocol import WorkerConfig
+from vecenv.ray_cluster import NotEnoughResources, RayConnection
+from vecenv.ray_settings import RaySettings
+from vecenv.ray_worker import SliceActor
+
+_CLOSE_SECONDS = 10.0
+_ADVICE_ON_SIZE = (
+    "use fewer workers, or set aside less for each with backend_options=dict(num_cpus=...), which may be a fraction"
+)
+
+
+class WorkerRefused(VecEnvError):
+    """An actor runs another version of this package, or cannot import it."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where an actor runs."""
+
+    pid: int
+    machine: str
+
+
+class ActorGroup:
+    """The actors of one vector env.
+
+    Args:
+        rows: indices of each actor's envs.
+        settings: what to ask Ray for.
+        connection: this group's hold on the cluster; released by `shut_down`.
+
+    Attributes:
+        rows: see above.
+        deaths: actors that ended unasked, with the error that tells of it.
+        hosts: where each actor runs.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[int]], settings: RaySettings, connection: RayConnection) -> None:
+        self.rows = [list(own) for own in rows]
+        self.deaths: dict[int, WorkerDied] = {}
+        self.hosts: list[Host] = []
+        self._settings = settings
+        self._connection = connection
+        self._actors: list[Any] = []
+        self._owner = os.getpid()
+        self._closed = False
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all actors.
+
+        Raises:
+            NotEnoughResources: the cluster has less than they ask for, or does not give it in time.
+            WorkerRefused: an actor runs another version of this package.
+            WorkerDied: an actor ended.
+        """
+        self._connection.check_demand(self._settings.demands(len(self.rows)), _ADVICE_ON_SIZE)
+        self._actors = [self._new_actor() for _ in self.rows]
+        deadline = time.monotonic() + self._settings.start_timeout
+        asked = [actor.introduce.remote() for actor in self._actors]
+        self.hosts = [self._introduced(worker, reference, deadline) for worker, reference in enumerate(asked)]
+
+    def _new_actor(self) -> Any:
+        import ray
+
+        return ray.remote(SliceActor).options(**self._settings.actor_options()).remote()  # type: ignore[attr-defined]
+
+    def _introduced(self, worker: int, reference: Any, deadline: float) -> Host:
+        """Wait until an actor runs, and refuse one of another version."""
+        import ray
+
+        ready, _ = ray.wait([reference], timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            demand = ", ".join(f"{amount:g} of {name!r}" for name, amount in self._settings.demands(1).items())
+            raise NotEnoughResources(
+                f"worker {worker} was not started within {self._settings.start_timeout:g} s; it waits for {demand}, "
+                f"which others hold. Free in the cluster: {ray.available_resources()}. To go on: {_ADVICE_ON_SIZE}"
+            )
+        try:
+            pid, machine, version = ray.get(reference)
+        except Exception as error:
+            if isinstance(error, ray.exceptions.ActorDiedError) and "import" not in str(error):
+                raise WorkerDied(self.rows[worker], 0, None, "construction") from error
+            raise WorkerRefused(
+                f"worker {worker} cannot be started; every node of the Ray cluster needs vecenv {vecenv.__version__}: "
+                f"{error}"
+            ) from error
+        if version != vecenv.__version__:
+            raise WorkerRefused(
+                f"worker {worker} on {machine} has vecenv {version}, this process has {vecenv.__version__}; install "
+                "the same version on every node of the Ray cluster"
+            )
+        return Host(pid, machine)
+
+    def replace(self, worker: int, config: WorkerConfig, timeout: float | None) -> Any:
+        """Put a new actor in the place of one that has died, and have it build its envs.
+
+        Returns:
+            The reference of what `SliceActor.build` gives.
+
+        Raises:
+            NotEnoughResources: there is no room for it in the cluster.
+        """
+        self.deaths.pop(worker)
+        self._kill(worker)
+        self._actors[worker] = self._new_actor()
+        deadline = time.monotonic() + (self._settings.start_timeout if timeout is None else timeout)
+        self.hosts[worker] = self._introduced(worker, self.ask(worker, "introduce"), deadline)
+        return self.ask(worker, "build", config)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def ask(self, worker: int, method: str, *arguments: Any) -> Any:
+        """Have an actor run a method of `SliceActor`, after what it was asked before; gives the reference."""
+        return getattr(self._actors[worker], method).remote(*arguments)
+
+    def wait(self, references: Mapping[Any, int], timeout: float | None) -> list[Any]:
+        """Wait until at least one of some references is ready (or its actor is dead).
+
+        Args:
+            references: with the actors that they were asked of.
+            timeout: seconds; None: without limit.
+
+        Returns:
+            Those that are ready, none when the time is over.
+        """
+        import ray
+
+        ready, waiting = ray.wait(list(references), timeout=timeout)
+        if ready and waiting:
+            more, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            ready += more
+        return list(ready)
+
+    def fetch(self, worker: int, reference: Any, doing: str) -> Any:
+        """What a reference stands for; None: the actor has died, which is noted in `deaths`.
+
+        Raises:
+            MemoryError: the object store of the cluster cannot hold it.
+        """
+        import ray
+
+        try:
+            return ray.get(reference)
+        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError):
+            self.note_death(worker, doing)
+        except ray.exceptions.ObjectLostError:  # its node died after the call was finished
+            self.note_death(worker, doing)
+        except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+            raise MemoryError(
+                f"the object store of the Ray cluster cannot hold the observations of environments "
+                f"{self.rows[worker]}: {error}; use more workers with fewer envs each, or a larger object store"
+            ) from error
+        return None
+
+    def note_death(self, worker: int, doing: str) -> None:
+        """Note in `deaths` that an actor has ended, and make sure of it; a second call does nothing."""
+        if worker not in self.deaths:
+            self._kill(worker)
+            self.deaths[worker] = WorkerDied(self.rows[worker], self.hosts[worker].pid, None, doing)
+
+    @property
+    def belongs_here(self) -> bool:
+        """Whether this process started the actors (a fork of it did not)."""
+        return self._owner == os.getpid()
+
+    # -- end ---------------------------------------------------------------------------------------------------------
+
+    def _kill(self, worker: int) -> None:
+        import ray
+
+        ray.kill(self._actors[worker], no_restart=True)
+
+    def shut_down(self, timeout: float) -> list[str]:
+        """End all actors and let go of the cluster, in bounded time; a second call does nothing.
+
+        Args:
+            timeout: seconds that envs may take to close; 0: end the actors at once.
+
+        Returns:
+            Tracebacks of envs that raised when they were closed.
+        """
+        if self._closed or not self.belongs_here:
+            return []
+        self._closed = True
+        import ray
+
+        raised: list[str] = []
+        try:
+            if ray.is_initialized() and self._actors:
+                if timeout > 0 and self.hosts:
+                    raised = self._close_envs(timeout)
+                for worker in range(len(self._actors)):
+                    self._kill(worker)
+                self._actors = []
+        finally:
+            self._connection.release()
+        return raised
+
+    def _close_envs(self, timeout: float) -> list[str]:
+        import ray
+
+        asked = [self.ask(worker, "close") for worker in range(len(self._actors)) if worker not in self.deaths]
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout) if asked else ([], [])
+        raised: list[str] = []
+        for reference in done:
+            try:
+                raised += ray.get(reference)
+            except Exception:  # it died, or never had envs: there is nothing more to close
+                continue
+        return raised
+
+
+def shut_down_at_the_end(owner: Any, group: ActorGroup) -> weakref.finalize[Any, Any]:
+    """Have a group end with its owner, or with the interpreter, where nobody closes it."""
+    return weakref.finalize(owner, ActorGroup.shut_down, group, 1.0)
