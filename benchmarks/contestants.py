@@ -112,15 +112,19 @@ class VectorContestant:
         self._envs.close()
 
 
-def draw_actions(settings: Settings) -> list[np.ndarray]:
-    """Draw `ACTION_BATCHES` batches of valid actions, the same for every contestant.
+def draw_actions(settings: Settings, count: int = ACTION_BATCHES) -> list[np.ndarray]:
+    """Draw batches of valid actions, the same for every contestant.
+
+    Args:
+        settings: what is measured.
+        count: number of batches.
 
     Returns:
         Batches of the batched action space's shape and dtype.
     """
     batched = gymnasium.vector.utils.batch_space(_action_space(settings), settings.num_envs)
     batched.seed(settings.seed)
-    return [batched.sample() for _ in range(ACTION_BATCHES)]
+    return [batched.sample() for _ in range(count)]
 
 
 def _action_space(settings: Settings) -> gymnasium.Space[Any]:
@@ -206,4 +210,5 @@ BACKENDS = {
     "envpool": _backend(
         "envpool", module="envpool", distribution="envpool", extra="envpool", uses_workers=True, uses_batch_size=True
     ),
+    "ray": _backend("ray", module="ray", distribution="ray", extra="ray", uses_workers=True, uses_batch_size=True),
 }

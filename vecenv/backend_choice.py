@@ -26,6 +26,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from vecenv.cores import usable_cores
 from vecenv.engines import ENGINES, is_available
+from vecenv.errors import UnknownSetting
 
 if TYPE_CHECKING:
     from vecenv.base import VecEnv
@@ -66,7 +67,7 @@ def make_compiled_envs(request: EngineRequest) -> VecEnv | None:
         return None
     try:
         envs: VecEnv = module.make_envs(request)
-    except NotImplementedError:
+    except (NotImplementedError, UnknownSetting):  # where nothing has the setting, the other back ends say so
         return None
     return envs
 

@@ -39,6 +39,9 @@ COMMANDS = {
     "bench": Command(
         "vecenv.benchmarks", "measure: vecenv bench throughput ENV | workers | wrappers | parity | startup", "bench"
     ),
+    "tune": Command(
+        "vecenv.benchmarks.tune", "the best back end, workers and batch size here: vecenv tune ENV", "bench"
+    ),
     "doctor": Command("vecenv.doctor", "facts about this machine, the packages and the back ends"),
 }
 
