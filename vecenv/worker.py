@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import random
 import select
 import signal
@@ -15,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +22,14 @@ from vecenv.actions import split_actions
 from vecenv.batch import batch_arrays
 from vecenv.buffers import Block
 from vecenv.channel import Channel
-from vecenv.env_failures import SliceFailed, env_failure, pack_failures
-from vecenv.env_slice import EnvSlice, build_envs
+from vecenv.env_failures import SliceFailed, pack_failures
+from vecenv.env_slice import EnvSlice
 from vecenv.infos import InfoColumns, Signature
 from vecenv.lifeline import end_with
-from vecenv.pickling import dumps
 from vecenv.protocol import RESET_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
-from vecenv.settings import EnvDescription, describe_env
 from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal
+from vecenv.slice_replies import description_message, dumps_by_row, load_envs
 
 
 def worker_main(descriptors: Sequence[int]) -> None:
@@ -90,42 +87,20 @@ class _Worker:
         """Build the envs and say what they are; False: it failed and everything is closed again."""
         config = self._config
         try:
-            env_fns = {row: self._load(data, row) for row, data in zip(config.rows, config.env_fns, strict=True)}
-            self._envs = build_envs(env_fns)
+            envs = load_envs(config.rows, config.env_fns)
         except SliceFailed as failed:
             self._channel.send(("failed", pack_failures(failed.failures)))
             return False
-        self._slice = EnvSlice(self._envs, config.autoreset_mode)
+        self._slice = EnvSlice(envs, config.autoreset_mode)
         if self._config.restart_seeds is not None:
             self._slice.take_over(self._config.restart_seeds, self._config.last_observations)
-        self._channel.send_bytes(self._description())
+        self._channel.send_bytes(description_message(envs))
         plan = self._channel.receive()
         if not isinstance(plan, BlockPlan):  # it is being closed instead
             self._slice.close()
             return False
         self._attach(plan)
         return True
-
-    def _load(self, data: bytes, index: int) -> Any:
-        try:
-            return pickle.loads(data)
-        except Exception as error:
-            raise SliceFailed([env_failure(index, error)]) from error
-
-    def _description(self) -> bytes:
-        """What every env says about itself; whether they agree is for the caller to judge."""
-        descriptions: list[EnvDescription] = []
-        for index, env in self._envs.items():
-            try:
-                description = describe_env(env)
-                if descriptions:  # equal spaces are sent once
-                    description = _sharing(description, descriptions[0])
-                descriptions.append(description)
-                if len(descriptions) == 1 or description.observation_spaces != descriptions[0].observation_spaces:
-                    pickle.loads(dumps(description))
-            except Exception as error:
-                return dumps(("failed", pack_failures([env_failure(index, error)])))
-        return dumps(("built", descriptions))
 
     def _attach(self, plan: BlockPlan) -> None:
         block = Block(plan.layout, self._block_fd)
@@ -303,7 +278,7 @@ class _Worker:
             messages.append(("failed", pack_failures(failed.failures)))
         messages += self._object_messages([row]) + self._info_messages()
         for message in messages:
-            self._channel.send_bytes(self._packed(message))
+            self._channel.send_bytes(dumps_by_row(message))
         control.has_messages[row] = bool(messages)
         control.finished[row] = time.monotonic()
         control.completed[row] = number
@@ -322,7 +297,7 @@ class _Worker:
     def _answer(self, messages: list[Any]) -> None:
         messages = messages + self._info_messages()
         for message in messages:
-            self._channel.send_bytes(self._packed(message))
+            self._channel.send_bytes(dumps_by_row(message))
         control, worker = self._control, self._config.worker_index
         control.message_counts[worker] = len(messages)
         control.answered[worker] = control.sequence[0]
@@ -346,29 +321,7 @@ class _Worker:
         ended = {row: final[row] for row in rows if self._arrays.final_mask[row]}
         return [*messages, ("final", ended)] if ended else messages
 
-    def _packed(self, message: tuple[Any, ...]) -> bytes:
-        """Pickle an answer; what cannot be sent becomes a failure of the env that it came from."""
-        try:
-            return dumps(message)
-        except Exception:
-            failures = []
-            for index, value in message[1].items():
-                try:
-                    dumps(value)
-                except Exception as error:
-                    failures.append(env_failure(index, error))
-            return dumps(("failed", pack_failures(failures)))
-
     def _use_column(self, signature: Signature, values_offset: int, mask_offset: int) -> None:
         self._infos.add_column(
             signature, *column_arrays(self._arena, signature, values_offset, mask_offset, self._num_envs)
         )
-
-
-def _sharing(description: EnvDescription, known: EnvDescription) -> EnvDescription:
-    """The same description with the very spaces of another one where they are equal."""
-    if description.observation_spaces == known.observation_spaces:
-        description = replace(description, observation_spaces=known.observation_spaces)
-    if description.action_space == known.action_space:
-        description = replace(description, action_space=known.action_space)
-    return description
