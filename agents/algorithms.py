@@ -15,6 +15,7 @@ from .learner import Algorithm
 Settings = TypeVar("Settings")
 
 ALGORITHMS: dict[str, str] = {
+    "dqn": "vecenv.agents.dqn",
     "ppo": "vecenv.agents.ppo",
     "es": "vecenv.agents.es",
 }

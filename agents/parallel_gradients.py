@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .rollout_buffer import Minibatch
-
-LossFunction = Callable[[nn.Module, Minibatch], tuple[Tensor, Tensor]]
+LossFunction = Callable[[Any, Any], tuple[Tensor, Tensor]]
 """(network, rows) -> (loss to minimise, figures to report [F]); both are means over the rows."""
 
 
@@ -31,19 +30,20 @@ class ParallelGradients:
         self._replicas = [_replica_of(network) for _ in range(num_threads - 1)]
         self._pool = ThreadPoolExecutor(num_threads - 1, "gradients") if self._replicas else None
 
-    def compute(self, loss_function: LossFunction, minibatch: Minibatch) -> Tensor:
+    def compute(self, loss_function: LossFunction, minibatch: tuple[Tensor, ...]) -> Tensor:
         """Set the network's gradients for the mean loss over ``minibatch``; returns the mean figures [F].
 
-        The sum over threads is always in the same order, so results repeat for a fixed number of threads.
+        The minibatch is a named tuple of tensors [B, ...]; the loss function gets the same kind with a part of the
+        rows. The sum over threads is always in the same order, so results repeat for a fixed number of threads.
         """
         networks = [self.network, *self._replicas]
-        num_rows = len(minibatch.actions)
+        num_rows, kind = len(minibatch[0]), type(minibatch)
         parts = [
-            Minibatch(*fields)
+            kind(*fields)  # type: ignore[call-arg, arg-type]
             for fields in zip(*(field.tensor_split(len(networks)) for field in minibatch), strict=True)
             if len(fields[0])  # fewer rows than threads leave some without work
         ]
-        shares = [len(part.actions) / num_rows for part in parts]
+        shares = [len(part[0]) / num_rows for part in parts]
         work = list(zip(networks, parts, shares, strict=False))
         others = [] if self._pool is None else [self._pool.submit(_backward, loss_function, *w) for w in work[1:]]
         figures = _backward(loss_function, *work[0])
@@ -59,7 +59,7 @@ class ParallelGradients:
             self._pool.shutdown()
 
 
-def _backward(loss_function: LossFunction, network: nn.Module, part: Minibatch, share: float) -> Tensor:
+def _backward(loss_function: LossFunction, network: nn.Module, part: tuple[Tensor, ...], share: float) -> Tensor:
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)  # counts for the calling thread alone
     for parameter in network.parameters():

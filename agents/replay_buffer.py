@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ class ReplayBuffer:
         *,
         steps_ahead: int = 1,
         priorities: Priorities | None = None,
+        new_array: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]] = np.zeros,
         seed: int = 0,
     ) -> None:
         """Nothing is written yet.
@@ -64,6 +66,7 @@ class ReplayBuffer:
             gamma: discount per step.
             steps_ahead: steps that a writer may take beyond what :meth:`publish` was told.
             priorities: for prioritized sampling.
+            new_array: (shape, dtype) -> memory for a batch, such as page-locked memory.
             seed: of the draws.
 
         Raises:
@@ -72,6 +75,7 @@ class ReplayBuffer:
         self.memory = memory
         self.spec: ReplaySpec = memory.spec
         self.priorities = priorities
+        self._new_array = new_array
         self._num_steps, self._gamma = num_steps, gamma
         self._margin = rows_per_step(self.spec.stack_size) * (steps_ahead + 1)
         shortest = self._margin + self.spec.stack_size * (num_steps + 2) + 1
@@ -160,8 +164,11 @@ class ReplayBuffer:
         return places, np.ones(count, np.float32)
 
     def _new_batch(self, count: int) -> tuple[Any, ...]:
-        floats = [np.empty(count, np.float32) for _ in range(2)]
-        return *self.spec.stacks(count), *self.spec.stacks(count), *floats, np.empty(count, np.int64)
+        shape = (count, *self.spec.observation_shape)
+        now, after = (self._new_array(shape, np.dtype(self.spec.dtype)) for _ in range(2))
+        floats = [self._new_array((count,), np.dtype(np.float32)) for _ in range(2)]
+        actions = self._new_array((count,), np.dtype(np.int64))
+        return now, self.spec.as_stacks(now), after, self.spec.as_stacks(after), *floats, actions
 
     def state_dict(self, with_rows: bool) -> dict[str, Any]:
         """Plain values to go on from, but the rows themselves.

@@ -77,11 +77,6 @@ class ReplaySpec:
         layout.add("rewards", rows, np.float32)
         return layout
 
-    def stacks(self, count: int) -> tuple[ArrayOf, ArrayOf]:
-        """A new batch of observations `[count, *observation_shape]`, and the same memory as `[count, S, F] uint8`."""
-        observations: ArrayOf = np.zeros((count, *self.observation_shape), self.dtype)
-        return observations, self.as_stacks(observations)
-
     def as_stacks(self, observations: ArrayOf) -> NDArray[np.uint8]:
         """Observations `[N, *observation_shape]` as bytes `[N, S, F]`; a view where they lie in one piece."""
         whole = np.ascontiguousarray(observations, self.dtype)

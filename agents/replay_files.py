@@ -1,0 +1,82 @@
+"""The rows of a replay in a file beside the checkpoint, which names it and knows its checksum."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vecenv.errors import UnknownSetting
+
+from .replay_memory import ReplayMemory
+
+
+def save_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path) -> dict[str, Any]:
+    """Write all rows to ``path``, whole or not at all.
+
+    The file has the layout of the memory, so that it can be mapped; parts that were never written take no space.
+    Writing goes through the file and not through a mapping, where a full disk would kill the process.
+
+    Args:
+        memory: the rows.
+        written: [E] int64, rows that every stream has had.
+        path: of the file; replaced where there is one.
+
+    Returns:
+        What :func:`load_rows` needs: ``name`` and ``checksum``.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    checksum = 0
+    try:
+        with temporary.open("wb") as file:
+            file.truncate(memory.spec.nbytes)
+            for offset, part in _parts(memory, written):
+                file.seek(offset)
+                data = memoryview(part).cast("B")
+                file.write(data)
+                checksum = zlib.crc32(data, checksum)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return {"name": path.name, "checksum": checksum}
+
+
+def load_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path, record: dict[str, Any]) -> None:
+    """Read the rows back; arguments as for :func:`save_rows`, ``record`` is what it returned.
+
+    Raises:
+        UnknownSetting: there is no such file, it is of another size, or its content is another one.
+    """
+    try:
+        size = path.stat().st_size
+        if size != memory.spec.nbytes:
+            raise UnknownSetting(f"the replay in {path} has {size} bytes; these settings need {memory.spec.nbytes}")
+        saved = np.memmap(path, np.uint8, "r")
+    except OSError as error:
+        raise UnknownSetting(f"the replay of this checkpoint cannot be read: {error}") from error
+    checksum = 0
+    for offset, part in _parts(memory, written):
+        data = saved[offset : offset + part.nbytes]
+        checksum = zlib.crc32(memoryview(data), checksum)
+        part.view(np.uint8).reshape(-1)[:] = data
+    if checksum != record["checksum"]:
+        raise UnknownSetting(f"the replay in {path} is not the one that this checkpoint was saved with")
+
+
+def _parts(memory: ReplayMemory, written: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Offset in the block and view of every part that holds rows: that of each stream in each array."""
+    layout = memory.spec.layout()
+    for name, array in memory.arrays.items():
+        for stream, count in enumerate(np.minimum(written, memory.spec.num_slots).tolist()):
+            if count:
+                yield layout.arrays[name].offset + stream * array[stream].nbytes, array[stream, :count]
