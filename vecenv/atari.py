@@ -65,6 +65,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         unclipped_reward: the game's own reward in the latest step.
         game_over: whether the latest step ended the whole game (or ran into the frame limit), even where an episode
             is only one life.
+        drops_games: whether an episode is one life and the next begins a new game, so that no game is ever played on.
 
     Raises:
         MissingExtra: ale_py is not installed.
@@ -92,6 +93,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         self.action_space = gymnasium.spaces.Discrete(len(self._actions))
         self.unclipped_reward = 0.0
         self.game_over = False
+        self.drops_games = self.config.episodic_life and not self.config.next_life
 
         self._frames = FrameMaker(facts.height, facts.palette, self.config)
         self._game = Game(rom, self.config, facts, self._actions, self._frames.screens)

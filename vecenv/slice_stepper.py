@@ -222,7 +222,7 @@ class SliceStepper:
                 if separate:
                     game = games[row]
                     raw_rewards[place] = rewards[place] if game is None else game.unclipped_reward
-                    if truncated or (terminated if game is None else game.game_over):
+                    if truncated or (terminated if game is None else game.game_over or (terminated and _drops(game))):
                         record.episodes.append(row)
                 if terminated or truncated:
                     if not separate:
@@ -343,3 +343,8 @@ def _counts_games(env: gym.Env[Any, Any]) -> bool:
     """Whether the env tells raw rewards and the end of whole games apart from what the agent sees."""
     base = env.unwrapped
     return hasattr(base, "unclipped_reward") and hasattr(base, "game_over")
+
+
+def _drops(game: Any) -> bool:
+    """Whether the env begins a new game wherever an episode ends: no game is ever played to its own end."""
+    return bool(getattr(game, "drops_games", False))
