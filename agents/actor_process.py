@@ -28,10 +28,9 @@ from vecenv.lifeline import end_with
 from vecenv.pickling import dumps
 
 from .dqn_config import DQNConfig
-from .dqn_exploration import EpsilonGreedy, epsilon_at
 from .dqn_player import Player
 from .dqn_weights import SharedWeights
-from .inference import BatchedPolicy
+from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Episode
 from .q_networks import QNetwork, build_q_network
 from .replay_memory import ReplayMemory, ReplaySpec
@@ -142,7 +141,7 @@ class _Actor:
             if channel.fileno() in ready or not os.read(permits_fd, 1):
                 break
             self._take_over_weights()
-            player.begin_step(epsilon_at(self._setup.config, self._weights.env_steps))
+            player.begin_step(self._setup.config.epsilon_at(self._weights.env_steps))
             played = player.end_step()
             channel.send(PlayedMessage(player.writer.written, played.env_steps, played.episodes, self._updates))
         self._envs.close()

@@ -15,11 +15,10 @@ from vecenv import AutoresetMode, VecEnv
 
 from .config import Precision
 from .dqn_config import DQN_PRESETS, DQNConfig
-from .dqn_exploration import EpsilonGreedy, epsilon_at
 from .dqn_player import Player
 from .dqn_staging import new_array
 from .dqn_update import QLearning
-from .inference import BatchedPolicy
+from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Algorithm, CollectionInterrupted, Episode, UpdateReport
 from .prioritized_replay import Priorities
 from .q_networks import build_q_network
@@ -163,7 +162,7 @@ class DQN:
         player = cast(Player, self.player)
         self.learning.draw_noise()
         player.policy.refresh()
-        player.begin_step(epsilon_at(self.config, self.env_steps))
+        player.begin_step(self.config.epsilon_at(self.env_steps))
         if self.config.overlap:
             self._learn()
         played = player.end_step()
@@ -207,7 +206,7 @@ class DQN:
             "smoothed_steps_per_second": self._rate,
             "learning_rate": self.learning.learning_rate,
             **self.learning.take_figures(self.env_steps),
-            "epsilon": epsilon_at(self.config, self.env_steps),
+            "epsilon": self.config.epsilon_at(self.env_steps),
             "replay_size": self.replay.size,
             "updates": self.learning.updates,
             "queued_steps": None if self.actors is None else self.actors.queued_steps,
@@ -317,7 +316,7 @@ def evaluation_policy(
     if not sample:
         for layer in network.noisy_layers():
             layer.remove_noise()
-    head = EpsilonGreedy(epsilon_at(config, int(state["env_steps"])) if sample else 0.0)
+    head = EpsilonGreedy(config.epsilon_at(int(state["env_steps"])) if sample else 0.0)
     return BatchedPolicy(cast(Any, network.to(device)), head=head, device=device, seed=seed)
 
 

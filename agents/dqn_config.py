@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vecenv.errors import UnknownSetting
 
 from .config import NetworkName
+from .schedules import linear
 from .setting_checks import check_choice, check_count, check_number
 
 _WHOLE_NUMBERS = (
@@ -125,6 +126,10 @@ class DQNConfig:
             check_number(name, getattr(self, name))
         check_choice("network", self.network, NetworkName)
         self._check_sizes()
+
+    def epsilon_at(self, env_steps: int) -> float:
+        """Chance of a random action after so many env steps; 0 where noise explores."""
+        return 0.0 if self.noisy else linear(self.epsilon_start, self.epsilon_end, env_steps, self.epsilon_steps)
 
     def _check_sizes(self) -> None:
         """Refuse values that contradict each other."""

@@ -60,9 +60,8 @@ def _categorical_losses(
     logits: Tensor, next_logits: Tensor, batch: QMinibatch, atoms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Cross-entropies; the errors are divergences, which lack the part that no learning can remove."""
-    with torch.no_grad():
-        target = project_distribution(next_logits.softmax(dim=-1), batch.returns, batch.discounts, atoms)
-        entropy = torch.special.entr(target).sum(dim=-1)
+    target = project_distribution(next_logits.softmax(dim=-1), batch.returns, batch.discounts, atoms)
+    entropy = torch.special.entr(target).sum(dim=-1)
     log_probabilities = logits.log_softmax(dim=-1)
     losses = -(target * log_probabilities).sum(dim=-1)
     values = log_probabilities.detach().exp() @ atoms

@@ -13,8 +13,7 @@ from vecenv.errors import UnknownSetting
 from vecenv.send_recv import SendRecvVecEnv
 
 from .actions import EnvActions
-from .dqn_exploration import EpsilonGreedy
-from .inference import BatchedPolicy
+from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Episode, finished_episodes
 from .replay_writer import ReplayWriter
 

@@ -123,11 +123,10 @@ class QLearning:
 
     def update_target(self) -> None:
         """The target network becomes a copy of the network."""
-        with torch.no_grad():
-            for target, source in zip(
-                self.target_network.state_dict().values(), self.network.state_dict().values(), strict=True
-            ):
-                target.copy_(source)
+        for target, source in zip(
+            self.target_network.state_dict().values(), self.network.state_dict().values(), strict=True
+        ):
+            target.copy_(source)
 
     def begin(self, replay: ReplayBuffer, num_envs: int, requested: Precision) -> None:
         """Before the first gradient step: mean image and precisions, from what was played so far.

@@ -76,10 +76,9 @@ class SharedWeights:
         """Make the weights of ``network``, which has had so many gradient steps, the current ones."""
         copy = self._weights[(self.version + 1) % 2]
         start = 0
-        with torch.no_grad():
-            for tensor in network.state_dict().values():
-                copy[start : start + tensor.numel()].view(tensor.shape).copy_(tensor)
-                start += tensor.numel()
+        for tensor in network.state_dict().values():
+            copy[start : start + tensor.numel()].view(tensor.shape).copy_(tensor)
+            start += tensor.numel()
         self._numbers[_UPDATES] = updates
         self._numbers[_BFLOAT16] = precision == "bfloat16"
         self._numbers[_VERSION] += 1
@@ -91,9 +90,8 @@ class SharedWeights:
             version, updates = self.version, int(self._numbers[_UPDATES])
             copy = self._weights[version % 2]
             start = 0
-            with torch.no_grad():
-                for tensor in state.values():
-                    tensor.copy_(copy[start : start + tensor.numel()].view(tensor.shape))
-                    start += tensor.numel()
+            for tensor in state.values():
+                tensor.copy_(copy[start : start + tensor.numel()].view(tensor.shape))
+                start += tensor.numel()
             if self.version == version:
                 return version, updates

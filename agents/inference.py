@@ -163,6 +163,28 @@ def take_greedy(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
     return _with_log_probs(logits, logits.argmax(dim=-1))
 
 
+class EpsilonGreedy:
+    """Takes the largest of the action values, or with probability epsilon any action; every environment has its coin.
+
+    Attributes:
+        epsilon: chance of a random action, for the next call.
+    """
+
+    def __init__(self, epsilon: float = 0.0) -> None:
+        """Explore with probability ``epsilon``."""
+        self.epsilon = epsilon
+
+    def __call__(self, values: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Actions [B] and their log-probabilities [B] from values of the actions [B, A]."""
+        best = values.argmax(dim=-1)
+        num_envs, num_actions = values.shape
+        coins = torch.rand(num_envs, generator=generator, device=values.device)
+        others = torch.randint(num_actions, (num_envs,), generator=generator, device=values.device)
+        actions = torch.where(coins < self.epsilon, others, best)
+        chances = self.epsilon / num_actions + (1.0 - self.epsilon) * (actions == best)
+        return actions, chances.log()
+
+
 def draw_gaussian(outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw from independent normal distributions; ``outputs`` [B, 2 A] are means and log standard deviations."""
     means, log_stds = outputs.chunk(2, dim=-1)
@@ -183,6 +205,7 @@ def _with_log_probs(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
 ACTION_HEADS: dict[str, Callable[[], ActionHead]] = {
     "categorical": lambda: draw_categorical,
     "greedy": lambda: take_greedy,
+    "epsilon_greedy": EpsilonGreedy,
     "gaussian": lambda: draw_gaussian,
     "gaussian_mean": lambda: take_gaussian_mean,
 }

@@ -14,7 +14,7 @@ import vecenv
 from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint
 from vecenv.agents.dqn import DQN, env_settings, evaluation_policy
 from vecenv.agents.dqn_config import DQN_PRESETS, DQNConfig
-from vecenv.agents.dqn_exploration import EpsilonGreedy, epsilon_at
+from vecenv.agents.inference import EpsilonGreedy
 from vecenv.agents.learner import CollectionInterrupted
 from vecenv.errors import UnknownSetting
 from vecenv.toy_envs import CountEnv
@@ -96,8 +96,8 @@ def test_epsilon_falls_with_env_steps_and_noise_replaces_it():
     baseline = DQN_PRESETS["ladder-baseline"]
     expected = {0: 1.0, 50_000: 0.51, 100_000: 0.02, 10**6: 0.02}
     for env_steps, epsilon in expected.items():
-        assert epsilon_at(baseline, env_steps) == pytest.approx(epsilon)
-        assert epsilon_at(dataclasses.replace(baseline, noisy=True), env_steps) == 0.0
+        assert baseline.epsilon_at(env_steps) == pytest.approx(epsilon)
+        assert dataclasses.replace(baseline, noisy=True).epsilon_at(env_steps) == 0.0
 
 
 def test_the_ladders_baseline_is_the_documents():
@@ -157,7 +157,7 @@ def test_reports_have_the_same_figures_from_the_first_to_the_last():
     assert len({tuple(report.figures) for report in reports}) == 1
     first, last = reports[0].figures, reports[-1].figures
     assert last["updates"] == learner.learning.updates
-    assert first["epsilon"] > last["epsilon"] == pytest.approx(epsilon_at(SMALL, learner.env_steps))
+    assert first["epsilon"] > last["epsilon"] == pytest.approx(SMALL.epsilon_at(learner.env_steps))
     assert 0 < last["replay_size"] <= SMALL.replay_capacity
     for name in ("loss", "smoothed_loss", "action_value", "smoothed_return", "smoothed_steps_per_second"):
         assert np.isfinite(last[name])
