@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -131,31 +130,8 @@ def test_python_dash_m() -> None:
 
 
 def test_reader_that_goes_away_is_no_error() -> None:
-    script = f"{sys.executable} -m vecenv doctor | {sys.executable} -c 'pass'"
+    script = f"{sys.executable} -m vecenv doctor --no-run | {sys.executable} -c 'pass'"
     finished = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert finished.returncode == 0
     assert "Traceback" not in finished.stderr
     assert "BrokenPipe" not in finished.stderr
-
-
-def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor"]) == 0
-    text = capsys.readouterr().out
-    assert "usable_cores" in text
-    assert "subproc" in text
-
-
-def test_doctor_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["machine"]["usable_cores"] >= 1
-    assert facts["packages"]["numpy"]
-    assert facts["backends"]["sync"] is True
-
-
-def test_doctor_says_how_to_install_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(doctor.OPTIONAL_PACKAGES, "nothing", doctor.OptionalPackage("no-such-distribution", "atari"))
-    cli.main(["doctor"])
-    assert "not installed; run: pip install 'vecenv[atari]'" in capsys.readouterr().out

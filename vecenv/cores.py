@@ -8,14 +8,18 @@ from pathlib import Path
 
 def usable_cores() -> int:
     """Cores by affinity, lowered to the control group's quota where there is one; at least 1."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    cores = affinity_cores()
     quota = control_group_quota()
     if quota is not None:
         cores = min(cores, max(1, int(quota)))
     return max(1, cores)
+
+
+def affinity_cores() -> int:
+    """Cores that the system may run this process on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def control_group_quota() -> float | None:

@@ -1,4 +1,7 @@
-"""``vecenv doctor``: facts about this machine, the installed packages and the back ends; nothing heavy is imported."""
+"""``vecenv doctor``: facts about this machine, the installed packages and the back ends, and what is wrong with them.
+
+Nothing heavy is imported: what has to run for an answer runs in processes of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,19 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from .cores import usable_cores
+from .capabilities import markdown_table
+from .cores import affinity_cores, control_group_quota, usable_cores
+from .doctor_checks import failing_workers, gpu_note, gpus, numba_cache, outdated_packages
+from .engines import ENGINES, is_available
+from .errors import MissingExtra
+from .memory import memory_limits, memory_per_env, total_memory
 
 
 @dataclass(frozen=True)
@@ -43,16 +52,36 @@ OPTIONAL_PACKAGES = {  # by import name
     "envpool": OptionalPackage("envpool", "envpool"),
     "mujoco": OptionalPackage("mujoco", "mujoco"),
     "stable_baselines3": OptionalPackage("stable-baselines3", "sb3"),
+    "tianshou": OptionalPackage("tianshou", "tianshou"),
+    "ray": OptionalPackage("ray", "ray"),
+}
+#: Engine -> import name of what it steps envs with, and what it is.
+_ENGINE_FACTS = {
+    "compiled": ("numba", "classic control and envs that you register, as kernels over whole batches"),
+    "envpool": ("envpool", "EnvPool's threads; Atari, classic control, MuJoCo"),
+    "ale": ("ale_py", "ale-py's threads; Atari"),
+    "ray": ("ray", "actors, on one machine or several"),
+}
+#: Adapter -> our module, import name of the package it is for, and what it is.
+_ADAPTERS = {
+    "gymnasium": ("vecenv.registration", "gymnasium", 'gymnasium.make("vecenv:vecenv/Pong-v5"), and make_vec'),
+    "stable-baselines3": ("vecenv.sb3", "stable_baselines3", "vector envs for its trainers"),
+    "tianshou": ("vecenv.tianshou", "tianshou", "vector envs for its trainers"),
+}
+_SYSTEMS = {
+    "linux": "tested: all back ends",
+    "darwin": "worker processes take a portable path that has not been tried on a Mac; report what fails",
+    "win32": "no worker processes: sync, compiled and ale work, subproc is refused",
 }
 
 
 @dataclass(frozen=True)
 class BackendStatus:
-    """Whether a back end can be used here.
+    """Whether a back end, or an adapter, can be used here.
 
     Attributes:
-        name: what to pass as ``backend=``.
-        available: whether `vecenv.make_vec` accepts it on this machine.
+        name: what to pass as ``backend=``, or what is adapted to.
+        available: whether it works on this machine as it is installed.
         note: what it is, or why it cannot be used.
     """
 
@@ -63,11 +92,12 @@ class BackendStatus:
 
 def machine_facts() -> dict[str, str | int | float | None]:
     """What a figure measured here depends on: processor, cores, memory, operating system, Python."""
+    memory = total_memory()
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": None if memory is None else round(memory / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
@@ -82,14 +112,6 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float | None:
-    """Physical memory in GiB, None where the system does not tell."""
-    try:
-        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def package_versions() -> dict[str, str | None]:
@@ -107,7 +129,7 @@ def package_versions() -> dict[str, str | None]:
 def backend_statuses() -> list[BackendStatus]:
     """The back ends of `vecenv.make_vec`, and whether each can be used on this machine."""
     windows = sys.platform == "win32"
-    return [
+    statuses = [
         BackendStatus("sync", True, "all envs in this process, one after the other"),
         BackendStatus(
             "subproc",
@@ -117,15 +139,71 @@ def backend_statuses() -> list[BackendStatus]:
             else "worker processes that share one block of memory with this one",
         ),
     ]
+    for name in filter(is_available, ENGINES):
+        package, text = _ENGINE_FACTS[name]
+        statuses.append(_status(name, package, text))
+    return statuses
 
 
-def report() -> dict[str, object]:
-    """All facts as plain values, for JSON files beside measurements."""
+def adapter_statuses() -> list[BackendStatus]:
+    """Trainers and libraries that vector envs can be handed to, and whether each can be used here."""
+    return [
+        _status(name, package, text)
+        for name, (module, package, text) in _ADAPTERS.items()
+        if find_spec(module) is not None
+    ]
+
+
+def _status(name: str, package: str, text: str) -> BackendStatus:
+    if find_spec(package) is not None:
+        return BackendStatus(name, True, text)
+    optional = OPTIONAL_PACKAGES.get(package, OptionalPackage(package, "all"))
+    return BackendStatus(name, False, str(MissingExtra(optional.distribution, optional.extra)))
+
+
+def report() -> dict[str, Any]:
+    """All facts as plain values, for JSON files beside measurements; nothing is run for them."""
     return {
         "machine": machine_facts(),
         "packages": package_versions(),
         "backends": {status.name: status.available for status in backend_statuses()},
+        "adapters": {status.name: status.available for status in adapter_statuses()},
         "atari": find_spec("ale_py") is not None,
+    }
+
+
+def diagnose(env_ids: Sequence[str], *, run: bool = True) -> dict[str, Any]:
+    """The report, and what takes a moment: limits, caches, and envs that are really built.
+
+    Args:
+        env_ids: envs whose memory is measured.
+        run: whether envs are built, in processes of their own; False: nothing is run.
+
+    Returns:
+        Plain values. ``trouble`` lists, in sentences, what keeps vecenv from working as it should.
+    """
+    trouble = list(outdated_packages())
+    memory: dict[str, int | None] = {}
+    if run:
+        for env_id in env_ids:
+            try:
+                memory[env_id] = memory_per_env(env_id)
+            except RuntimeError as error:
+                trouble.append(f"an env cannot be built or stepped: {error}")
+        failure = None if sys.platform == "win32" else failing_workers()
+        if failure is not None:
+            trouble.append(f"worker processes do not work here: {failure}")
+    cache = numba_cache()
+    trouble += [f"kernels of {name}: {state}" for name, state in cache.items() if state.startswith(("off", "no"))]
+    return {
+        **report(),
+        "system": _SYSTEMS.get(sys.platform, "not tried; what works on Linux may work here"),
+        "cores": {"affinity": affinity_cores(), "control_group_quota": control_group_quota(), "usable": usable_cores()},
+        "memory": memory_limits(),
+        "memory_per_env": memory,
+        "kernels": cache,
+        "gpu": gpu_note(gpus()),
+        "trouble": trouble,
     }
 
 
@@ -139,33 +217,68 @@ def describe_machine() -> str:
     )
 
 
-def _report_lines() -> list[str]:
-    """The report as text."""
-    lines = ["machine"]
-    lines += [f"  {name:<24} {'unknown' if value is None else value}" for name, value in machine_facts().items()]
+def _lines(facts: dict[str, Any]) -> list[str]:
+    """The diagnosis as text."""
+    cores, memory = facts["cores"], facts["memory"]
+    quota = "no limit" if cores["control_group_quota"] is None else f"{cores['control_group_quota']:g} cores"
+    machine = {name: value for name, value in facts["machine"].items() if name != "memory_gib"}
+    lines = ["machine", *_rows(machine)]
+    lines += _rows({"support": facts["system"], "affinity": f"{cores['affinity']} cores", "control group": quota})
+    lines += ["memory", *_rows({name: _size(memory[name]) for name in ("total", "available")})]
+    limit = "no limit" if memory["control_group"] is None else _size(memory["control_group"])
+    lines += _rows({"control group": limit, "free in /dev/shm": _size(memory["shared_memory"])})
+    lines += _rows({"open files": memory["open_files"]})
+    lines += _rows({f"per {env_id}": _size(size) for env_id, size in facts["memory_per_env"].items()})
     lines.append("packages")
     extras = {package.distribution: package.extra for package in OPTIONAL_PACKAGES.values()}
-    for name, installed in package_versions().items():
+    for name, installed in facts["packages"].items():
         hint = f"not installed; run: pip install 'vecenv[{extras.get(name, 'all')}]'"
-        lines.append(f"  {name:<24} {installed or hint}")
-    lines.append("back ends")
-    lines += [
-        f"  {status.name:<24} {'yes' if status.available else 'no'}: {status.note}" for status in backend_statuses()
-    ]
-    return lines
+        lines += _rows({name: installed or hint})
+    for title, statuses in (("back ends", backend_statuses()), ("adapters", adapter_statuses())):
+        lines.append(title)
+        lines += _rows({status.name: f"{'yes' if status.available else 'no'}: {status.note}" for status in statuses})
+    lines += ["kernels", *_rows(facts["kernels"]), "gpu", f"  {facts['gpu']}"]
+    return [*lines, "trouble", *(f"  {sentence}" for sentence in facts["trouble"] or ["none"])]
+
+
+def _rows(values: Mapping[str, object]) -> list[str]:
+    return [f"  {name:<32} {'unknown' if value is None else value}" for name, value in values.items()]
+
+
+def _size(number: int | None) -> str | None:
+    """A number of bytes in the unit that suits it."""
+    if number is None:
+        return None
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number / 2**10:.1f} KiB"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report.
+    """Print the diagnosis, or the table of capabilities.
 
     Args:
         argv: words after ``vecenv doctor``; None: those of this process.
 
     Returns:
-        The exit code, 0.
+        The exit code: 0, or 1 where there is trouble.
     """
-    parser = argparse.ArgumentParser(prog="vecenv doctor", description="Facts about this machine and installation.")
+    parser = argparse.ArgumentParser(
+        prog="vecenv doctor", description="Facts about this machine and installation, and what is wrong with them."
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    text = (
+        "env that is built to measure its memory; may come again (default CartPole-v1, and Pong where Atari is there)"
+    )
+    parser.add_argument("--env", action="append", metavar="ID", help=text)
+    parser.add_argument("--no-run", action="store_true", help="facts only: build no env to see whether it works")
+    parser.add_argument("--capabilities", action="store_true", help="print what each back end can do, as Markdown")
     arguments = parser.parse_args(argv)
-    print(json.dumps(report(), indent=2) if arguments.json else "\n".join(_report_lines()))
-    return 0
+    if arguments.capabilities:
+        print(markdown_table())
+        return 0
+    atari = ["PongNoFrameskip-v4"] if find_spec("ale_py") is not None else []
+    facts = diagnose(arguments.env or ["CartPole-v1", *atari], run=not arguments.no_run)
+    print(json.dumps(facts, indent=2) if arguments.json else "\n".join(_lines(facts)))
+    return 1 if facts["trouble"] else 0
