@@ -50,6 +50,7 @@ class RayConnection:
         address: see `RaySettings`.
         object_store_memory: bytes, for a cluster of our own.
         timeout: seconds that reaching it may take.
+        num_cpus: of a cluster of our own; None: usable cores.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -57,14 +58,20 @@ class RayConnection:
         ValueError: this process is connected to another cluster.
     """
 
-    def __init__(self, address: str | None = None, object_store_memory: int | None = None, timeout: float = 60) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        object_store_memory: int | None = None,
+        timeout: float = 60.0,
+        num_cpus: int | None = None,
+    ) -> None:
         global _owner
         if importlib.util.find_spec("ray") is None:
             raise MissingExtra("ray", "ray")
         self._held = False
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         if not _is_connected():
-            _connect(address, object_store_memory, timeout)
+            _connect(address, object_store_memory, timeout, num_cpus or usable_cores())
             _owner = os.getpid()
             _users.clear()
         else:
@@ -115,11 +122,11 @@ def _is_connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
-def _connect(address: str, object_store_memory: int | None, timeout: float) -> None:
+def _connect(address: str, object_store_memory: int | None, timeout: float, num_cpus: int) -> None:
     """Start a cluster of our own or join one, quietly."""
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
-        settings |= {"num_cpus": usable_cores(), "include_dashboard": False, "object_store_memory": object_store_memory}
+        settings |= {"num_cpus": num_cpus, "include_dashboard": False, "object_store_memory": object_store_memory}
     else:
         _check_alive(address, min(timeout, _CONNECT_SECONDS))
     with _quiet_environment(address == "local"):
