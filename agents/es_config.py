@@ -26,7 +26,7 @@ class ESConfig:
     """Env steps of the whole run."""
     noise_std: float = 0.1
     """Standard deviation of the noise in the parameters."""
-    learning_rate: float = 0.05
+    learning_rate: float = 0.1
     """Adam's step size."""
     weight_decay: float = 0.0
     """This times the parameters is added to the gradient that is minimised."""

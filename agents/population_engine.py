@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import vecenv
 from vecenv import VecEnv
-from vecenv.engines import ENGINES as ENV_ENGINES
 from vecenv.errors import UnknownSetting
 
 from .es_config import ESConfig
@@ -98,28 +97,31 @@ ENGINES: dict[str, Callable[[EngineRequest], PopulationEngine]] = {
 
 
 def env_maker_of(envs: VecEnv) -> EnvMaker | None:
-    """How to build more environments like those of ``envs`` in a worker; None where they have no registered id.
+    """How to build more environments like the first of ``envs`` in a worker; None where that is not known.
 
-    Workers step environments in their own process: ``sync``, or the engine that ``envs`` runs on, with one thread.
+    Workers step environments in their own process: with the constructor of ``sync`` and ``subproc``, or on the engine
+    that ``envs`` runs on, with one thread.
     """
-    if envs.spec is None:
+    env_fns = getattr(envs, "env_fns", None)
+    if env_fns:
+        return functools.partial(_make_sync, env_fns[0])
+    is_compiled = type(envs).__module__.startswith("vecenv.compiled")  # asked like this, Numba is not imported
+    engine = "compiled" if is_compiled else getattr(envs, "engine", None)
+    if engine is None or envs.spec is None:
         return None
     spec = copy.deepcopy(envs.spec)
-    kwargs = dict(spec.kwargs)
-    kwargs.pop("num_envs", None)
-    settings: dict[str, Any] = {"backend": "sync", **kwargs}
-    for backend, module in ENV_ENGINES.items():
-        if type(envs).__module__ == module:
-            settings["backend"] = backend
-            if backend != "compiled":
-                settings["num_workers"] = 1
-    if envs.config is not None:  # an Atari game: its preset holds what the id's own arguments would say again
-        return functools.partial(_make_envs, spec.id, preprocess=envs.config, backend=settings["backend"])
-    spec.kwargs = {}
-    return functools.partial(_make_envs, spec, **settings)
+    kwargs = {name: value for name, value in spec.kwargs.items() if name != "num_envs"}
+    threads: dict[str, Any] = {} if engine == "compiled" else {"num_workers": 1}
+    if envs.config is not None:  # an Atari game, whose preset holds what the arguments said
+        return functools.partial(_make_on_engine, spec.id, backend=engine, preprocess=envs.config, **threads)
+    return functools.partial(_make_on_engine, spec.id, backend=engine, **threads, **kwargs)
 
 
-def _make_envs(env_id: Any, num_envs: int, **settings: Any) -> VecEnv:
+def _make_sync(env_fn: Callable[[], Any], num_envs: int) -> VecEnv:
+    return vecenv.SyncVecEnv([env_fn] * num_envs, shared_memory=None, copy=False)
+
+
+def _make_on_engine(env_id: str, num_envs: int, **settings: Any) -> VecEnv:
     return vecenv.make_vec(env_id, num_envs, copy=False, **settings)
 
 

@@ -119,24 +119,23 @@ class SquashedMean:
 
     def __init__(self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu") -> None:
         """Act in ``space``."""
-        low = torch.from_numpy(np.asarray(space.low, np.float32)).to(device)
-        high = torch.from_numpy(np.asarray(space.high, np.float32)).to(device)
+        self._low, self._high = (torch.from_numpy(bound).reshape(-1).to(device) for bound in (space.low, space.high))
         self._shape = space.shape
-        self._dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
-        self._bounded = (torch.isfinite(low) & torch.isfinite(high)).reshape(-1)
+        self._bounded = torch.isfinite(self._low) & torch.isfinite(self._high)
         self._all_bounded = bool(self._bounded.all())
-        self._low, self._high = low.reshape(-1), high.reshape(-1)
-        self._center = torch.where(self._bounded, (self._low + self._high) / 2, 0.0)
-        self._half = torch.where(self._bounded, (self._high - self._low) / 2, 1.0)
+        low, high = self._low.to(torch.float32), self._high.to(torch.float32)
+        self._center = torch.where(self._bounded, (low + high) / 2, 0.0)
+        self._half = torch.where(self._bounded, (high - low) / 2, 1.0)
 
     def __call__(self, outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Actions [B, *shape] in the space's dtype for ``outputs`` [B, A], and log-probabilities [B], all 0."""
         means = torch.tanh(outputs)
         if not self._all_bounded:
             means = torch.where(self._bounded, means, outputs)
-        # Rounding may carry a value past the bound by its last bit.
-        actions = torch.clamp(means * self._half + self._center, self._low, self._high)
-        return actions.reshape(len(outputs), *self._shape).to(self._dtype), outputs.new_zeros(len(outputs))
+        actions = (means * self._half + self._center).to(self._low.dtype)
+        # Rounding may carry a value past its bound by the last bit.
+        actions = torch.clamp(actions, self._low, self._high)
+        return actions.reshape(len(outputs), *self._shape), outputs.new_zeros(len(outputs))
 
 
 def action_head(action_space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> str | SquashedMean:
