@@ -93,9 +93,14 @@ def area_weights(source: tuple[int, int], target: tuple[int, int]) -> AreaWeight
     column_starts, column_units, column_floats, column_total = _axis_weights(source[1], target[1])
     total = row_total * column_total
     rounding = FLOAT_ORDER
-    if source[0] % target[0] == 0 and source[1] % target[1] == 0:
+    if _is_whole_factor(source[0], target[0]) and _is_whole_factor(source[1], target[1]):
         rounding = HALF_UP if source[0] == 2 * target[0] and source[1] == 2 * target[1] else HALF_EVEN
     return AreaWeights(row_starts, row_units, row_floats, column_starts, column_units, column_floats, total, rounding)
+
+
+def _is_whole_factor(size: int, wanted: int) -> bool:
+    """Whether OpenCV sees a whole factor: it inverts the inverse, which misses some, such as 49 and 186."""
+    return size % wanted == 0 and 1.0 / (wanted / size) == size // wanted
 
 
 def _axis_weights(
