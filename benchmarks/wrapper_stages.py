@@ -114,13 +114,14 @@ def our_stages(recording: Recording) -> dict[str, Stage]:
     out = np.empty((STACK, *SIZE), np.uint8)
     buffers = np.empty((2, height, width), np.uint8)
 
-    def kept() -> tuple[Any, Any, Any]:
-        frames = np.zeros((STACK + 1, *SIZE), np.uint8)
-        return np.zeros((3, height, width), np.uint8), frames, np.empty(height, np.uint8)
+    def kept() -> tuple[tuple[Any, Any], Any]:
+        memory = np.zeros((3, height, width), np.uint8), np.zeros(height, np.uint8)
+        return memory, np.zeros((STACK + 1, *SIZE), np.uint8)
 
-    pool_memory, _, changed = kept()
-    shrink_memory, shrink_frames, _ = kept()
-    memory, frames, _ = kept()
+    changed = np.empty(height, np.uint8)
+    pool_memory, _ = kept()
+    shrink_memory, shrink_frames = kept()
+    memory, frames = kept()
     screens, read = recording.screens, recording.emulator.getScreen
 
     def copy(index: int) -> None:
@@ -128,16 +129,16 @@ def our_stages(recording: Recording) -> dict[str, Stage]:
         read(buffers[1])
 
     def pool(index: int) -> None:
-        kernels.pool_changed_rows(screens[index], pool_memory, pairs, NOT_MIXED, False, changed)
+        kernels.pool_changed_rows(screens[index], *pool_memory, pairs, NOT_MIXED, False, changed)
 
     def shrink(index: int) -> None:
         kernels.shrink_screens(
-            screens[index], shrink_memory, pairs, NOT_MIXED, *weights, shrink_frames[STACK], index == 0
+            screens[index], *shrink_memory, pairs, NOT_MIXED, weights, shrink_frames[STACK], index == 0
         )
 
     def observe(index: int) -> None:
         kernels.observe_screens(
-            screens[index], memory, pairs, NOT_MIXED, *weights, frames, index % STACK, index == 0, out
+            screens[index], *memory, pairs, NOT_MIXED, *weights, frames, index % STACK, index == 0, out
         )
 
     def reward(index: int) -> float:
@@ -211,10 +212,11 @@ def check_stages(recording: Recording) -> None:
 
     _, _, height, width = recording.screens.shape
     weights = area_weights((height, width), SIZE)
-    memory, frame = np.zeros((3, height, width), np.uint8), np.zeros(SIZE, np.uint8)
+    memory, alike = np.zeros((3, height, width), np.uint8), np.zeros(height, np.uint8)
+    frame = np.zeros(SIZE, np.uint8)
     pairs = gray_pairs(recording.palette)
     for index, screens in enumerate(recording.screens):
-        kernels.shrink_screens(screens, memory, pairs, NOT_MIXED, *weights, frame, index == 0)
+        kernels.shrink_screens(screens, memory, alike, pairs, NOT_MIXED, weights, frame, index == 0)
         expected = cv2.resize(recording.gray[index].max(axis=0), SIZE[::-1], interpolation=cv2.INTER_AREA)
         if not np.array_equal(frame, expected):
             raise RuntimeError(f"kernels and OpenCV differ at step {index}; nothing was timed")

@@ -92,10 +92,10 @@ class ImageResizer:
         if self._channels == 1:
             if not image.flags.writeable:
                 image = image.copy()  # the kernel's signature asks for an array that may be written
-            kernels.resize_area_rows(image, self._every_row, *self._weights, out)
+            kernels.resize_area_rows(image, self._every_row, self._weights, out)
             return out
         image_kernels.split_channels(image, self._planes)
         for plane, small in zip(self._planes, self._small_planes, strict=True):
-            kernels.resize_area_rows(plane, self._every_row, *self._weights, small)
+            kernels.resize_area_rows(plane, self._every_row, self._weights, small)
         image_kernels.merge_channels(self._small_planes, out)
         return out

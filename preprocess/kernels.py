@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from .area_weights import AreaWeights
 from .compiling import kernel as _kernel
 
 _BYTES_1D = types.Array(types.uint8, 1, "C")
@@ -26,7 +27,8 @@ _ROW_UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _WORDS_3D = types.Array(types.uint64, 3, "C")
 _PACKED = types.Array(types.uint64, 1, "C")
 _SUMS = types.Array(types.int32, 1, "C")
-_WEIGHTS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64, types.int64)
+_FIELDS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64, types.int64)
+_WEIGHTS = types.NamedTuple(_FIELDS, AreaWeights)
 
 
 @_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))
@@ -70,12 +72,13 @@ def mix_row(words: Any, known: Any, row: int, mixed: Any) -> None:
             known[2, row, word] = result
 
 
-@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _PAIRS, types.boolean))
-def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, refresh: bool) -> None:
-    """Bring one row of the memory of `pool_changed_rows` up to date; the rows above it are so already.
+@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, types.int64, _PAIRS, types.boolean))
+def pool_row(words: Any, known: Any, row: int, before: int, gray_pairs: Any, refresh: bool) -> None:
+    """Bring the gray of one row of the memory of `pool_changed_rows` up to date; the rows above it are so already.
 
-    `words` [2, H or more, W / 8] and `known` [3, H, W / 8] uint64 are screens and memory, eight pixels a number;
-    `refresh` computes every pixel, else those where a screen changed.
+    `words` [2, H or more, W / 8] and `known` [3, H, W / 8] uint64 are screens and memory, eight pixels a number; plane
+    `before` of the memory holds what the second screen was. `refresh` computes every pixel, else those where a screen
+    changed.
     """
     # Slices such as words[0, row] would cost more than the work below.
     above = max(row - 1, 0)
@@ -90,20 +93,21 @@ def pool_row(words: Any, known: Any, row: int, gray_pairs: Any, refresh: bool) -
     else:
         for word in range(words.shape[2]):
             last, one_before = words[0, row, word], words[1, row, word]
-            if refresh or last != known[0, row, word] or one_before != known[1, row, word]:
+            if refresh or last != known[0, row, word] or one_before != known[before, row, word]:
                 known[2, row, word] = pool_gray_word(last, one_before, gray_pairs)
-    for word in range(words.shape[2]):
-        known[0, row, word] = words[0, row, word]
-        known[1, row, word] = words[1, row, word]
 
 
-@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _PAIRS, _MIXED, types.boolean, _BYTES_1D))
-def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, mixed: Any, refresh: bool, changed: Any) -> bool:
+@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _BYTES_1D, _PAIRS, _MIXED, types.boolean, _BYTES_1D))
+def pool_changed_rows(
+    screens: Any, memory: Any, alike: Any, gray_pairs: Any, mixed: Any, refresh: bool, changed: Any
+) -> bool:
     """Turn palette screens into gray and keep the brighter one per pixel, where something changed since the last call.
 
     Args:
         screens: [2, H or more, W] uint8 palette values of this call; W a multiple of 8.
         memory: [3, H, W] uint8, the screens of the previous call and their gray maximum; brought up to date.
+        alike: [H] uint8, 1 for rows that were the same on both of those screens: the second plane of `memory`, which
+            is seldom needed and costs a fetch from far away, is not kept up to date there; brought up to date.
         gray_pairs: see `pool_gray_word`.
         mixed: see `mix_row`, or empty: the gray of two pixels is the larger of their grays.
         refresh: forget what `memory` holds and compute every pixel.
@@ -116,39 +120,41 @@ def pool_changed_rows(screens: Any, memory: Any, gray_pairs: Any, mixed: Any, re
     known = memory.view(np.uint64)
     found = False
     for row in range(memory.shape[1]):
-        difference = np.uint64(refresh)
+        difference, apart = np.uint64(refresh), np.uint64(0)
         for word in range(words.shape[2]):
             difference |= words[0, row, word] ^ known[0, row, word]
-            difference |= words[1, row, word] ^ known[1, row, word]
+            apart |= words[0, row, word] ^ words[1, row, word]
+        before = 0 if alike[row] else 1
+        if before == 0:
+            difference |= apart
+        else:
+            for word in range(words.shape[2]):
+                difference |= words[1, row, word] ^ known[1, row, word]
         changed[row] = difference != 0
         if difference != 0:
             found = True
-            pool_row(words, known, row, gray_pairs, refresh)
+            pool_row(words, known, row, before, gray_pairs, refresh)
             if mixed.size > 0:
                 mix_row(words, known, row, mixed)
+            for word in range(words.shape[2]):
+                known[0, row, word] = words[0, row, word]
+            if apart != 0:
+                for word in range(words.shape[2]):
+                    known[1, row, word] = words[1, row, word]
+            alike[row] = apart == 0
     return found
 
 
-@_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, *_WEIGHTS[:6]))
-def resize_pixel_in_floats(
-    image: Any,
-    y: int,
-    x: int,
-    row_starts: Any,
-    row_units: Any,
-    row_floats: Any,
-    column_starts: Any,
-    column_units: Any,
-    column_floats: Any,
-) -> Any:
+@_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, _WEIGHTS))
+def resize_pixel_in_floats(image: Any, y: int, x: int, weights: Any) -> Any:
     """One output pixel as OpenCV sums it: float32, along the row first, then down; exact halves to the even number."""
     result = np.float32(0)
-    for row_tap in range(row_floats.shape[1]):
+    for row_tap in range(weights.row_floats.shape[1]):
         along = np.float32(0)
-        for tap in range(column_floats.shape[1]):
-            value = np.float32(image[row_starts[y] + row_tap, column_starts[x] + tap])
-            along += value * column_floats[x, tap]
-        result += along * row_floats[y, row_tap]
+        for tap in range(weights.column_floats.shape[1]):
+            value = np.float32(image[weights.row_starts[y] + row_tap, weights.column_starts[x] + tap])
+            along += value * weights.column_floats[x, tap]
+        result += along * weights.row_floats[y, row_tap]
     return np.uint8(np.rint(result))
 
 
@@ -201,20 +207,19 @@ def add_weighted_rows(image: Any, start: int, units: Any, shift: int, down: Any)
                 down[column] += unit * np.uint64(line[column])
 
 
-@_kernel(types.void(_BYTES_2D, _BYTES_1D, *_WEIGHTS, _BYTES_2D))
-def resize_area_rows(
-    image: Any,
-    changed: Any,
-    row_starts: Any,
-    row_units: Any,
-    row_floats: Any,
-    column_starts: Any,
-    column_units: Any,
-    column_floats: Any,
-    total: int,
-    rounding: int,
-    out: Any,
-) -> None:
+@_kernel(types.uint8(_SUMS, _BYTES_2D, types.int64, types.int64, _WEIGHTS))
+def round_half(sums: Any, image: Any, y: int, x: int, weights: Any) -> Any:
+    """An output pixel whose sum is a half, or so near one that OpenCV's float32 sum decides."""
+    exact = np.int64(sums[x])
+    if weights.rounding == 1:
+        return np.uint8((exact + weights.total // 2) // weights.total)
+    if weights.rounding == 2:
+        return np.uint8(np.rint(np.float32(exact) * np.float32(1.0 / weights.total)))
+    return resize_pixel_in_floats(image, y, x, weights)
+
+
+@_kernel(types.void(_BYTES_2D, _BYTES_1D, _WEIGHTS, _BYTES_2D))
+def resize_area_rows(image: Any, changed: Any, weights: Any, out: Any) -> None:
     """Shrink an image by area, recomputing the output rows that a changed source row reaches.
 
     The sum of whole numbers is exact. It differs from OpenCV's float32 sum only where the result is a half (for large
@@ -223,14 +228,15 @@ def resize_area_rows(
     multiplication serves all of them.
 
     `image` is [H, W] uint8, `changed` [H] uint8 with 1 for source rows that changed since `out` [h, w] uint8 was
-    computed; between them come the fields of `vecenv.preprocess.area_weights.AreaWeights`.
+    computed; `weights` are of `vecenv.preprocess.area_weights`.
     """
-    width = image.shape[1]
+    row_starts, row_units, total = weights.row_starts, weights.row_units, weights.total
+    column_starts, column_units = weights.column_starts, weights.column_units
     height_out, width_out = out.shape
     lanes = 4 if total * 255 < 65536 else 2
     lane_bits = np.uint64(64 // lanes)
     lane_mask = np.uint32(0xFFFF) if lanes == 4 else np.uint32(0xFFFFFFFF)
-    down = np.empty(width, np.uint64)
+    down = np.empty(image.shape[1], np.uint64)
     packed = np.empty(width_out, np.uint64)
     sums = np.empty(lanes * width_out, np.int32)
     pixels = out.reshape(-1)
@@ -260,28 +266,10 @@ def resize_area_rows(
         if round_sums(sums[: (end - first) * width_out], total, pixels[first * width_out : end * width_out]):
             for y in range(first, end):
                 line = sums[(y - first) * width_out : (y - first + 1) * width_out]
-                rounded = pixels[y * width_out : (y + 1) * width_out]
                 for x in range(width_out):
-                    rest = np.int32(2) * np.int32(line[x] - np.int32(rounded[x]) * weight)
-                    if -near_half < rest < near_half:
-                        continue
-                    exact = np.int64(line[x])
-                    if rounding == 1:
-                        out[y, x] = np.uint8((exact + total // 2) // total)
-                    elif rounding == 2:
-                        out[y, x] = np.uint8(np.rint(np.float32(exact) * np.float32(1.0 / total)))
-                    else:
-                        out[y, x] = resize_pixel_in_floats(
-                            image,
-                            y,
-                            x,
-                            row_starts,
-                            row_units,
-                            row_floats,
-                            column_starts,
-                            column_units,
-                            column_floats,
-                        )
+                    rest = np.int32(2) * np.int32(line[x] - np.int32(out[y, x]) * weight)
+                    if not (-near_half < rest < near_half):
+                        out[y, x] = round_half(line, image, y, x, weights)
 
 
 @_kernel(types.void(_BYTES_3D, types.int64, _BYTES_3D))
@@ -310,56 +298,36 @@ def store_stack(frames: Any, newest: int, out: Any) -> None:
             slot[pixel] = frame[pixel]
 
 
-@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _PAIRS, _MIXED, *_WEIGHTS, _BYTES_2D, types.boolean))
+@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _BYTES_1D, _PAIRS, _MIXED, _WEIGHTS, _BYTES_2D, types.boolean))
 def shrink_screens(
-    screens: Any,
-    memory: Any,
-    gray_pairs: Any,
-    mixed: Any,
-    row_starts: Any,
-    row_units: Any,
-    row_floats: Any,
-    column_starts: Any,
-    column_units: Any,
-    column_floats: Any,
-    total: int,
-    rounding: int,
-    frame: Any,
-    refresh: bool,
+    screens: Any, memory: Any, alike: Any, gray_pairs: Any, mixed: Any, weights: Any, frame: Any, refresh: bool
 ) -> Any:
     """Palette screens to one small frame, where something changed since the last call.
 
-    `screens` [2, H or more, W] uint8 holds the palette values of the last two frames; `memory` [3, H, W] uint8, kept
-    between calls, those of the previous call and their gray maximum. `gray_pairs` and `mixed`: see `pool_gray_word`;
-    then the fields of `vecenv.preprocess.area_weights.AreaWeights`. `frame` [h, w] uint8, kept between calls, is
-    brought up to date; `refresh` computes every row and forgets what `memory` holds.
+    `screens` [2, H or more, W] uint8 holds the palette values of the last two frames; `memory` [3, H, W] and `alike`
+    [H] uint8 are kept between calls, see `pool_changed_rows`; `gray_pairs` and `mixed`: see `pool_gray_word`; `weights`
+    are of `vecenv.preprocess.area_weights`. `frame` [h, w] uint8, kept between calls, is brought up to date; `refresh`
+    computes every row and forgets what `memory` holds.
 
     Returns:
         Whether a screen changed.
     """
     changed = np.empty(memory.shape[1], np.uint8)
-    found = pool_changed_rows(screens, memory, gray_pairs, mixed, refresh, changed)
+    found = pool_changed_rows(screens, memory, alike, gray_pairs, mixed, refresh, changed)
     if found:
-        resize_area_rows(
-            memory[2],
-            changed,
-            row_starts,
-            row_units,
-            row_floats,
-            column_starts,
-            column_units,
-            column_floats,
-            total,
-            rounding,
-            frame,
-        )
+        resize_area_rows(memory[2], changed, weights, frame)
     return found
 
 
-@_kernel(types.void(_BYTES_3D, _BYTES_3D, _PAIRS, _MIXED, *_WEIGHTS, _BYTES_3D, types.int64, types.boolean, _BYTES_3D))
+@_kernel(
+    types.void(
+        _BYTES_3D, _BYTES_3D, _BYTES_1D, _PAIRS, _MIXED, *_FIELDS, _BYTES_3D, types.int64, types.boolean, _BYTES_3D
+    )
+)
 def observe_screens(
     screens: Any,
     memory: Any,
+    alike: Any,
     gray_pairs: Any,
     mixed: Any,
     row_starts: Any,
@@ -377,24 +345,12 @@ def observe_screens(
 ) -> None:
     """Palette screens to a stacked observation: `shrink_screens` and `store_stack` in one call.
 
-    The arguments are theirs: `frames` [S + 1, h, w] uint8, kept between calls, is a ring of the last S frames, then
-    the newest frame, which goes to index `newest` of the ring; `out` [S, h, w] uint8 is wholly overwritten with the
-    observation, oldest frame first.
+    The arguments are theirs, the fields of the weights one by one, because a tuple costs a microsecond to hand over.
+    `frames` [S + 1, h, w] uint8, kept between calls, is a ring of the last S frames, then the newest frame, which goes
+    to index `newest` of the ring; `out` [S, h, w] uint8 is wholly overwritten with the observation, oldest frame first.
     """
-    shrink_screens(
-        screens,
-        memory,
-        gray_pairs,
-        mixed,
-        row_starts,
-        row_units,
-        row_floats,
-        column_starts,
-        column_units,
-        column_floats,
-        total,
-        rounding,
-        frames[out.shape[0]],
-        refresh,
+    weights = AreaWeights(
+        row_starts, row_units, row_floats, column_starts, column_units, column_floats, total, rounding
     )
+    shrink_screens(screens, memory, alike, gray_pairs, mixed, weights, frames[out.shape[0]], refresh)
     store_stack(frames, newest, out)

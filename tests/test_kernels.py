@@ -28,7 +28,7 @@ def kernels() -> ModuleType:
 
 def resize(kernels: ModuleType, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     out = np.full(size, 77, np.uint8)
-    kernels.resize_area_rows(image, np.ones(len(image), np.uint8), *area_weights(image.shape, size), out)
+    kernels.resize_area_rows(image, np.ones(len(image), np.uint8), area_weights(image.shape, size), out)
     return out
 
 
@@ -69,6 +69,15 @@ def test_exact_halves_follow_opencv_and_not_one_rule(kernels: ModuleType) -> Non
     assert not went_up.all()
     np.testing.assert_array_equal(result, reference.resize_area_opencv(image, (84, 84)))
     np.testing.assert_array_equal(result[~halves], np.rint(sums / 200).astype(np.int64)[~halves])
+
+
+@pytest.mark.parametrize("factor", [48, 98, 186, 196])
+def test_halves_of_whole_factors(factor: int) -> None:
+    """OpenCV takes 98, 186 and 196 for no whole factors, and adds in floats then."""
+    image = np.repeat(np.arange(255, dtype=np.uint8)[:, None], factor, axis=1)
+    image[:, ::2] += 1
+    check_image(image, (255, 1))
+    check_image(np.ascontiguousarray(image.T), (1, 255))
 
 
 @settings(max_examples=150, deadline=None)
@@ -113,9 +122,12 @@ def test_resize_of_large_images_equals_both_twins(sizes: tuple[tuple[int, int], 
 
 
 def check_resize(shape: tuple[int, int], size: tuple[int, int], seed: int, levels: int) -> None:
+    check_image(random_image(seed, shape, levels), size)
+
+
+def check_image(image: np.ndarray, size: tuple[int, int]) -> None:
     from vecenv.preprocess import kernels
 
-    image = random_image(seed, shape, levels)
     expected = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
     np.testing.assert_array_equal(reference.resize_area_floats(image, size), expected)
     np.testing.assert_array_equal(resize(kernels, image, size), expected)
@@ -142,7 +154,7 @@ class Pipeline:
 
     def __init__(self, shape: tuple[int, int], size: tuple[int, int], stack_size: int, palette: str) -> None:
         self.screens = np.zeros((2, *shape), np.uint8)
-        self.memory = np.zeros((3, *shape), np.uint8)
+        self.memory = np.zeros((3, *shape), np.uint8), np.zeros(shape[0], np.uint8)
         self.frames = np.zeros((stack_size + 1, *size), np.uint8)
         self.constants = (gray_pairs(palette), NOT_MIXED, *area_weights(shape, size))
         self.newest = -1
@@ -153,7 +165,7 @@ class Pipeline:
         stack_size = len(self.frames) - 1
         self.newest = (self.newest + 1) % stack_size
         out = np.full((stack_size, *self.frames.shape[1:]), 77, np.uint8)
-        kernels.observe_screens(self.screens, self.memory, *self.constants, self.frames, self.newest, refresh, out)
+        kernels.observe_screens(self.screens, *self.memory, *self.constants, self.frames, self.newest, refresh, out)
         np.testing.assert_array_equal(out, self.twin.observe(self.screens))
         return out
 
@@ -169,7 +181,8 @@ class Pipeline:
 def test_fused_kernel_equals_its_twin(
     sizes: tuple[tuple[int, int], tuple[int, int]], stack_size: int, palette: str, seed: int, levels: int
 ) -> None:
-    """Frames that change nowhere, in single pixels, in blocks of equal rows, in one screen only, and everywhere."""
+    """Frames that change nowhere, in single pixels, in blocks of equal rows, in one screen only, everywhere; that
+    become alike, and that change places."""
     from vecenv.preprocess import kernels
 
     generator = np.random.default_rng(seed)
@@ -177,9 +190,9 @@ def test_fused_kernel_equals_its_twin(
     (height, width), _ = sizes
     values = generator.integers(0, 256, levels).astype(np.uint8)
     pipeline.screens[:] = values[generator.integers(0, levels, pipeline.screens.shape)]
-    for _ in range(8):
+    for _ in range(12):
         pipeline.check(kernels)
-        kind = generator.integers(5)
+        kind = generator.integers(7)
         if kind == 1:
             pipeline.screens[
                 generator.integers(0, 2, 5), generator.integers(0, height, 5), generator.integers(0, width, 5)
@@ -191,6 +204,11 @@ def test_fused_kernel_equals_its_twin(
             pipeline.screens[generator.integers(2)] = values[generator.integers(0, levels, (height, width))]
         elif kind == 4:
             pipeline.screens[:] = values[generator.integers(0, levels, pipeline.screens.shape)]
+        elif kind == 5:
+            rows = generator.integers(0, height, height // 2)
+            pipeline.screens[1, rows] = pipeline.screens[0, rows]
+        elif kind == 6:
+            pipeline.screens[:] = pipeline.screens[::-1].copy()
 
 
 def test_pooling_keeps_the_brighter_and_not_the_larger_value(kernels: ModuleType) -> None:

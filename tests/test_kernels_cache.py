@@ -26,7 +26,9 @@ pairs = np.arange(65536, dtype=np.uint16)
 screens = np.full((2, 210, 160), 40, np.uint8)
 memory = np.zeros((3, 210, 160), np.uint8)
 mixed = np.empty(0, np.uint8)
-kernels.observe_screens(screens, memory, pairs, mixed, *area_weights((210, 160), (84, 84)), frames, 0, True, out)
+alike = np.zeros(210, np.uint8)
+weights = area_weights((210, 160), (84, 84))
+kernels.observe_screens(screens, memory, alike, pairs, mixed, *weights, frames, 0, True, out)
 print(out[0, 40, 40], sum(getattr(kernels.observe_screens.stats, "cache_hits").values()))
 """
 

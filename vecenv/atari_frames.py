@@ -38,6 +38,7 @@ class FrameMaker:
         opencv = config.grayscale and config.gray == "opencv" and palette is not None
         self._mixed = mixed_gray(palette) if opencv and palette is not None else NOT_MIXED
         self._memory = np.zeros((channels, 3, rows, SCREEN_WIDTH), np.uint8)
+        self._alike = np.zeros((channels, rows), np.uint8)
         lines, columns = config.screen_size
         self._stack_size = config.stack_size
         self._frames = np.zeros((config.stack_size + 1, channels * lines, columns), np.uint8)
@@ -56,7 +57,14 @@ class FrameMaker:
         self._pairs = [pairs] + [pair_table(table) for table in self._tables[1:]]
         # One call does everything for gray frames in order.
         self._fused = channels == 1 and self._strides is None
-        self._constants = (self._memory[0], self._pairs[0], self._mixed, *self._weights, self._frames)
+        self._constants = (
+            self._memory[0],
+            self._alike[0],
+            self._pairs[0],
+            self._mixed,
+            *self._weights,
+            self._frames,
+        )
 
     def prepare(self) -> None:
         """Load the kernels."""
@@ -99,7 +107,7 @@ class FrameMaker:
         for channel, table in enumerate(self._tables):
             plane = self._memory[channel, 2]
             np.maximum(plane, table[self.screens[1, :rows]], out=plane)
-            self._resize(plane, changed, *self._weights, self._newest_frame(channel))
+            self._resize(plane, changed, self._weights, self._newest_frame(channel))
         self._refresh = True  # the memory is no longer what its screens explain
         self.again(out)
 
@@ -117,9 +125,9 @@ class FrameMaker:
 
     def _add(self, screens: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
         for channel, pairs in enumerate(self._pairs):
-            memory = self._memory[channel]
+            memory, alike = self._memory[channel], self._alike[channel]
             frame = self._newest_frame(channel)
-            self._shrink(screens, memory, pairs, self._mixed, *self._weights, frame, self._refresh)
+            self._shrink(screens, memory, alike, pairs, self._mixed, self._weights, frame, self._refresh)
         self._refresh = False
         self.again(out)
 
@@ -132,6 +140,7 @@ class FrameMaker:
         return {
             "screens": self.screens.copy(),
             "memory": self._memory.copy(),
+            "alike": self._alike.copy(),
             "frames": self._frames.copy(),
             "newest": self._newest,
             "refresh": self._refresh,
@@ -141,6 +150,7 @@ class FrameMaker:
         """Go on from a state of `get_state`."""
         self.screens[:] = state["screens"]
         self._memory[:] = state["memory"]
+        self._alike[:] = state["alike"]
         self._frames[:] = state["frames"]
         self._newest = state["newest"]
         self._refresh = state["refresh"]
