@@ -45,17 +45,17 @@ def observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
 _INLINED: Any = {"forceinline": True, "error_model": "numpy"}
 
 
-@overload(start, jit_options=_INLINED)
+@overload(start, jit_options=_INLINED, strict=False)
 def _start(state: Any, row: Any, generators: Any, bounds: Any, parameters: Any) -> Any:
     return functions_of(parameters.instance_class).start
 
 
-@overload(advance, jit_options=_INLINED)
+@overload(advance, jit_options=_INLINED, strict=False)
 def _advance(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
     return functions_of(parameters.instance_class).advance
 
 
-@overload(observe, jit_options=_INLINED)
+@overload(observe, jit_options=_INLINED, strict=False)
 def _observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
     return functions_of(parameters.instance_class).observe
 
@@ -131,6 +131,12 @@ def _go_back(batch: Any, count: int, results: Any) -> None:
 
 
 @njit(error_model="numpy")
+def _advance_row(state: Any, row: int, actions: Any, generators: Any, parameters: Any) -> Any:
+    """One inner step of one row, for where rows cannot be computed several at once: compiled once, not inlined."""
+    return advance(state, row, actions, generators, parameters)
+
+
+@njit(error_model="numpy")
 def _advance_rows(batch: Any, results: Any, rules: Any, parameters: Any) -> None:
     """Play one step in every row, and see whether it ended the episode."""
     state, actions, generators = batch.state, batch.actions, batch.generators
@@ -147,7 +153,7 @@ def _advance_rows(batch: Any, results: Any, rules: Any, parameters: Any) -> None
         for row in range(num_envs):
             total, terminated, truncated = 0.0, False, False
             for _ in range(rules.frame_skip):
-                reward, ended = advance(state, row, actions, generators, parameters)
+                reward, ended = _advance_row(state, row, actions, generators, parameters)
                 total += reward
                 terminated = bool(ended)
                 steps[row] += 1
@@ -200,7 +206,7 @@ def _step(actions: Any, batch: Any, results: Any, rules: Any, bounds: Any, param
         The number of episodes that ended, whose rows stand in ``batch.rows``; or -1 - row of the first action that is
         out of range, and nothing has changed.
     """
-    if rules.num_actions:
+    if actions.ndim == 1:  # known when this is compiled
         wrong = _take_discrete(actions, batch.actions, batch.over, rules)
         if wrong >= 0:
             return -1 - wrong
