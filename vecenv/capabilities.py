@@ -19,7 +19,7 @@ FEATURES = {
     "SameStep": "autoreset within the step that ends an episode",
     "Disabled": "no autoreset; ended envs wait for a reset",
     "partial reset": '`reset(options={"reset_mask": ...})`',
-    "per-env seeds": "`reset(seed=[3, None, 5])`",
+    "per-env seeds": "`reset(seed=[3, 9, 5])`",
     "batch_size": "`send`/`recv` of fewer envs than there are",
     "statistics": '`statistics=True`: `infos["episode"]`; `episode_statistics()`',
     "copy=False": "observations as views of a ring of `slots` batches",
