@@ -101,8 +101,13 @@ def find_game(env_id: str) -> AtariGame | None:
 
 
 def register_envs() -> None:
-    """Register ``vecenv/<Game>-v5`` for every game, so that ``gymnasium.make`` builds a preprocessed environment."""
+    """Register ``vecenv/<Game>-v5`` for every game: `gymnasium.make` and `gymnasium.make_vec` then build it."""
     for rom in ROMS:
         env_id = f"vecenv/{game_name(rom)}-v5"
         if env_id not in gymnasium.registry:
-            gymnasium.register(id=env_id, entry_point="vecenv.atari:make_registered_env", kwargs={"env_id": env_id})
+            gymnasium.register(
+                id=env_id,
+                entry_point="vecenv.atari:make_registered_env",
+                vector_entry_point="vecenv.gymnasium_entry:make_registered_vec",
+                kwargs={"env_id": env_id},
+            )
