@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,14 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, in a few words; torch's own go on for a page, with advice to load it unsafely."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds something other than tensors and plain values, or is no checkpoint at all"
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint, or the ``checkpoint.pt`` of a run directory; its tensors lie on the CPU.
 
@@ -90,8 +99,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = _reason(error)
         raise CheckpointError(f"{file} is not a readable checkpoint ({reason})") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{file} is not a checkpoint of format {FORMAT}")
+    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+        raise CheckpointError(f"{file} is not a checkpoint of this package")
+    if content["format"] != FORMAT:
+        raise CheckpointError(f"{file} is a checkpoint of format {content['format']}; this version reads {FORMAT}")
     return content

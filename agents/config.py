@@ -149,6 +149,8 @@ class RunConfig:
     """Seed of the environments, the network and the sampling."""
     solve_at: float | None = None
     """Stop when the mean return of the last 100 episodes reaches this."""
+    stop_at_steps: int | None = None
+    """Stop at this many env steps, with schedules made for ``total_steps``; --resume can go on from there."""
     max_seconds: float | None = None
     """Stop after this many seconds."""
     device: str = "auto"
@@ -156,7 +158,7 @@ class RunConfig:
     precision: Precision = "auto"
     """Number format of networks; auto takes bfloat16 only where it measures faster and acts the same."""
     checkpoint_seconds: float = 60.0
-    """Seconds between checkpoints."""
+    """Seconds between checkpoints; the best one is looked at four times as often."""
     algorithm: str = "ppo"
     """Name of the algorithm."""
     settings: Any = PPOConfig()
@@ -173,3 +175,5 @@ class RunConfig:
         check_number("checkpoint_seconds", self.checkpoint_seconds, 0.0)
         check_number("solve_at", self.solve_at, optional=True)
         check_count("seed", self.seed, 0)
+        if self.stop_at_steps is not None:
+            check_count("stop_at_steps", self.stop_at_steps, 1)

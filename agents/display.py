@@ -6,8 +6,13 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from .health import Health
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,17 @@ class ProgressDisplay:
     """Shows :class:`ProgressFigures` as they come; use it as a context manager."""
 
     SECONDS_BETWEEN_LINES = 5.0
+    SECONDS_BETWEEN_HEALTH_LINES = 60.0
 
     def __init__(self, total_steps: int, solve_at: float | None, console: Console | None = None) -> None:
         """Show progress towards ``total_steps`` and, where there is one, the target return ``solve_at``."""
         self._console = console or Console()
         self._target = "" if solve_at is None else f" of {solve_at:g}"
         self._last_line = -float("inf")
+        self._last_health = time.monotonic()
+        self._health: Health | None = None
         self._bar: Progress | None = None
+        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4)
         if self._console.is_terminal:
             self._bar = Progress(
                 BarColumn(bar_width=24),
@@ -54,7 +63,7 @@ class ProgressDisplay:
     def __enter__(self) -> ProgressDisplay:
         """Start the live bar."""
         if self._bar is not None:
-            self._bar.start()
+            self._live.start()
         return self
 
     def __exit__(
@@ -62,11 +71,27 @@ class ProgressDisplay:
     ) -> None:
         """Leave the last state of the bar on the screen."""
         if self._bar is not None:
-            self._bar.stop()
+            self._live.stop()
+
+    def _render(self) -> RenderableType:
+        """The bar, and the panel under it once there is something to say."""
+        parts: list[RenderableType] = [] if self._bar is None else [self._bar]
+        if self._health is not None:
+            text = Text("\n".join(str(self._health).split("; ")))
+            parts.append(Panel(text, title="health", expand=False))
+        return Group(*parts)
 
     def say(self, line: str) -> None:
         """Print one line above the bar."""
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def show_health(self, health: Health) -> None:
+        """Show the health of workers and memory: under the bar, or as a line every minute off a terminal."""
+        if self._bar is not None:
+            self._health = health
+        elif time.monotonic() - self._last_health >= self.SECONDS_BETWEEN_HEALTH_LINES or health.alive < health.workers:
+            self._last_health = time.monotonic()
+            self.say(str(health))
 
     def update(self, figures: ProgressFigures, *, is_last: bool = False) -> None:
         """Show new figures; off a terminal, only every few seconds and at the end."""

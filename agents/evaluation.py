@@ -1,4 +1,4 @@
-"""Plays whole episodes with a trained policy, and the command ``vecenv eval``."""
+"""The command ``vecenv eval``: plays whole episodes with a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,17 @@ import vecenv
 from vecenv import VecEnv
 from vecenv.errors import UnknownSetting
 
-from .actions import EnvActions
 from .algorithms import find_algorithm, run_config_from_dict
 from .checkpoint import load_checkpoint
+from .checkpoint_keeper import check_spaces
 from .command_line import parse_arguments
+from .config import RunConfig
 from .inference import BatchedPolicy
-from .learner import Episode
+from .playing import Played, play_episodes
+from .setting_checks import check_count
+from .video import check_clip_path, make_rendered_envs, record_clip
+
+EXIT_FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -26,15 +32,23 @@ class EvalArguments:
     """Arguments of ``vecenv eval CHECKPOINT``."""
 
     episodes: int = 10
-    """Whole episodes to play."""
+    """Whole episodes to play; each environment plays its share of them, fixed beforehand."""
     num_envs: int | None = None
     """Environments side by side; by default one per episode, at most 16."""
+    max_steps: int = 200_000
+    """Steps per environment after which episodes that have not ended are given up, and reported as such."""
     backend: str = "auto"
     """Back end that steps the environments."""
     seed: int = 1_000_000
     """Seed of the environments; far from those that training usually uses."""
     sample: bool = False
-    """Draw actions from the policy in place of taking the most probable one."""
+    """Draw actions from the policy in place of taking the best one."""
+    device: str = "cpu"
+    """Torch device; auto takes CUDA where there is one."""
+    video: Path | None = None
+    """Also record one episode into this file, which ends in .gif or .mp4."""
+    video_frames: int = 2000
+    """Frames after which the clip ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,63 +60,82 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
-        print("usage: vecenv eval CHECKPOINT [--episodes N] [--num-envs N] [--backend NAME] [--seed N] [--sample]")
-        return 0 if words else 2
+        if words:
+            parse_arguments(EvalArguments, ["--help"], "vecenv eval CHECKPOINT", EvalArguments.__doc__ or "")
+        print("usage: vecenv eval CHECKPOINT [--help]")
+        return 2
     path, words = Path(words[0]), words[1:]
-    description = "Play whole episodes with a checkpoint."
+    description = "Play whole episodes with a checkpoint, or the checkpoint.pt of a run's folder."
     arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", description)
-    if arguments.episodes < 1:
-        raise UnknownSetting(f"episodes must be at least 1, got {arguments.episodes}")
+    for name in ("episodes", "max_steps", "video_frames"):
+        check_count(name, getattr(arguments, name), 1)
+    if arguments.video is not None:
+        check_clip_path(arguments.video)
     checkpoint = load_checkpoint(path)
     run = run_config_from_dict(checkpoint["run"])
-    num_envs = min(arguments.episodes, 16) if arguments.num_envs is None else arguments.num_envs
-    envs = vecenv.make_vec(
-        run.env,
-        num_envs,
-        arguments.backend,
-        num_workers=run.num_workers,
-        preprocess=run.preprocess,
-        statistics=True,
-    )
+    code = _report(run, _play(run, checkpoint, arguments), arguments)
+    if arguments.video is not None:
+        _record(run, checkpoint, arguments, arguments.video)
+    return code
+
+
+def trained_policy(
+    run: RunConfig, checkpoint: dict[str, Any], envs: VecEnv, *, sample: bool, seed: int, device: str
+) -> BatchedPolicy:
+    """The policy of a checkpoint, for ``envs``.
+
+    Raises:
+        CheckpointError: the checkpoint is of other spaces.
+        UnknownSetting: its weights do not fit its settings.
+    """
+    check_spaces(checkpoint, envs, run.env)
     try:
-        policy = find_algorithm(run.algorithm).evaluation_policy(
-            envs, run.settings, checkpoint["learner"], sample=arguments.sample, seed=arguments.seed, device="cpu"
+        return find_algorithm(run.algorithm).evaluation_policy(
+            envs, run.settings, checkpoint["learner"], sample=sample, seed=seed, device=device
         )
-        episodes = play_episodes(envs, policy, arguments.episodes, arguments.seed)
-    finally:
-        envs.close()
-    returns = np.array([episode.total_reward for episode in episodes])
+    except (RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise UnknownSetting(f"the checkpoint's weights do not fit its settings: {reason}") from error
+
+
+def _play(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments) -> Played:
+    num_envs = min(arguments.episodes, 16) if arguments.num_envs is None else arguments.num_envs
+    workers = run.num_workers if arguments.backend in ("auto", run.backend) else None
+    envs = vecenv.make_vec(
+        run.env, num_envs, arguments.backend, num_workers=workers, preprocess=run.preprocess, statistics=True
+    )
+    with envs:
+        policy = _policy(run, checkpoint, arguments, envs)
+        return play_episodes(envs, policy, arguments.episodes, arguments.seed, arguments.max_steps)
+
+
+def _record(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments, path: Path) -> None:
+    with make_rendered_envs(run) as envs:
+        policy = _policy(run, checkpoint, arguments, envs)
+        frames = record_clip(envs, policy, path, arguments.seed, arguments.video_frames)
+    print(f"{path}: {frames} frames of one episode")
+
+
+def _policy(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments, envs: VecEnv) -> BatchedPolicy:
+    from .training_run import choose_device
+
+    device = choose_device(arguments.device)
+    return trained_policy(run, checkpoint, envs, sample=arguments.sample, seed=arguments.seed, device=device)
+
+
+def _report(run: RunConfig, played: Played, arguments: EvalArguments) -> int:
+    """Print what was played; returns the exit code."""
+    if played.unfinished:
+        print(
+            f"{played.unfinished} of {arguments.episodes} episodes had not ended after {arguments.max_steps:,} steps "
+            "per environment and are not counted",
+            file=sys.stderr,
+        )
+    if not played.episodes:
+        return EXIT_FAILED
+    returns = np.array([episode.total_reward for episode in played.episodes])
     print(
         f"{run.env}: mean return {returns.mean():.2f} over {len(returns)} episodes "
         f"(standard deviation {returns.std():.2f}, lowest {returns.min():g}, highest {returns.max():g})"
     )
     return 0
-
-
-def play_episodes(envs: VecEnv, policy: BatchedPolicy, num_episodes: int, seed: int | None = None) -> list[Episode]:
-    """Play ``num_episodes`` whole episodes.
-
-    Every environment plays a share fixed beforehand. Taking whichever end first would favour short episodes.
-
-    Args:
-        envs: a vector env made with ``statistics=True``.
-        policy: acts for all environments at once.
-        num_episodes: at least 1.
-        seed: of the environments.
-
-    Returns:
-        The episodes, those of environment 0 first.
-    """
-    shares = np.full(envs.num_envs, num_episodes // envs.num_envs)
-    shares[: num_episodes % envs.num_envs] += 1
-    played: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    to_env = EnvActions(envs.single_action_space)
-    observations, _ = envs.reset(seed=seed)
-    while any(len(episodes) < share for episodes, share in zip(played, shares, strict=True)):
-        observations, _, _, _, infos = envs.step(to_env(policy.act(observations).actions))
-        if "_episode" not in infos:
-            continue
-        for env in np.flatnonzero(infos["_episode"]):
-            if len(played[env]) < shares[env]:
-                played[env].append(Episode(float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])))
-    return [episode for episodes in played for episode in episodes]

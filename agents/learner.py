@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -94,6 +95,23 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """End the learner's own threads and processes; may be called again."""
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A learner with files beside its checkpoint, such as a replay; what has all of these methods is one."""
+
+    def save_files(self, folder: Path) -> None:
+        """Write them, for the `state_dict` that follows; it names them."""
+
+    def remove_old_files(self, folder: Path) -> None:
+        """Remove those of earlier checkpoints, after the last one has been written."""
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path | None = None) -> None:
+        """As of any learner; ``folder`` is where the files lie, None where there are none."""
+
+    def starts_anew(self) -> str | None:
+        """What `load_state_dict` could not bring back, as one sentence for people."""
 
 
 class EvaluationPolicy(Protocol):

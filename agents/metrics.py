@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,13 +21,21 @@ class MetricsWriter:
     )
     """Figures that TensorBoard shows under charts; all others are shown under losses."""
 
-    def __init__(self, csv_path: Path) -> None:
-        """Append to ``csv_path``; TensorBoard's event files go beside it."""
+    def __init__(self, csv_path: Path, last_env_steps: int | None = None) -> None:
+        """Append to ``csv_path``; TensorBoard's event files go beside it.
+
+        Args:
+            csv_path: the file.
+            last_env_steps: rows beyond it are taken out first: a run that goes on from a checkpoint repeats them.
+        """
+        if last_env_steps is not None and csv_path.exists():
+            _drop_rows_after(csv_path, last_env_steps)
         self._columns = _columns_of(csv_path)
         self._path = csv_path
         self._file = csv_path.open("a", newline="")
         self._rows: csv.DictWriter[str] | None = None
-        self._board = SummaryWriter(str(csv_path.parent))
+        purge = None if last_env_steps is None else last_env_steps + 1
+        self._board = SummaryWriter(str(csv_path.parent), purge_step=purge)
 
     def __enter__(self) -> MetricsWriter:
         """The writer itself."""
@@ -66,6 +75,14 @@ def read_metrics(csv_path: Path) -> dict[str, list[float]]:
     with csv_path.open(newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     return {column: [float(row[column] or "nan") for row in rows] for column in _columns_of(csv_path)}
+
+
+def _drop_rows_after(csv_path: Path, last_env_steps: int) -> None:
+    lines = csv_path.read_text().splitlines(keepends=True)
+    kept = [line for line in lines[1:] if line.endswith("\n") and int(line.split(",", 1)[0]) <= last_env_steps]
+    temporary = csv_path.with_name(f".{csv_path.name}.{os.getpid()}")
+    temporary.write_text("".join([*lines[:1], *kept]))
+    temporary.replace(csv_path)
 
 
 def _columns_of(csv_path: Path) -> list[str]:

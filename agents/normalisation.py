@@ -118,14 +118,7 @@ class RewardNormaliser:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`.
-
-        Raises:
-            ValueError: it is of another number of environments.
-        """
-        if len(state["returns"]) != len(self._returns):
-            raise ValueError(
-                f"reward statistics are of {len(state['returns'])} environments, there are {len(self._returns)}"
-            )
-        self._returns = np.array(state["returns"], np.float64)
+        """Go on from :meth:`state_dict`; running returns are those of the same environments, or start anew."""
+        if len(state["returns"]) == len(self._returns):
+            self._returns = np.array(state["returns"], np.float64)
         self._count, self._mean, self._variance = (float(state[name]) for name in ("count", "mean", "variance"))

@@ -227,8 +227,6 @@ class PPO:
         Raises:
             RuntimeError, ValueError: the state is of other settings.
         """
-        if len(state["is_filler"]) != self.envs.num_envs:
-            raise ValueError(f"num_envs was {len(state['is_filler'])}, now it is {self.envs.num_envs}")
         self.update.load_state_dict(state)
         self.env_steps = int(state["env_steps"])
         self._use_precision(state["precision"])
@@ -237,7 +235,8 @@ class PPO:
         if self._thread is not None and state["acting_weights"] is not None:
             self.collector.policy.load_weights(state["acting_weights"])
         self.collector.policy.generator.set_state(state["action_generator"])
-        self.collector.is_filler[:] = state["is_filler"]
+        if len(state["is_filler"]) == self.envs.num_envs:  # else only new episodes are possible, which have no fillers
+            self.collector.is_filler[:] = state["is_filler"]
 
     def env_states(self) -> list[bytes]:
         """States of the environments, last observations included."""

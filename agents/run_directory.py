@@ -24,6 +24,7 @@ class RunDirectory:
         self.config = path / "config.json"
         self.metrics = path / "metrics.csv"
         self.checkpoint = path / "checkpoint.pt"
+        self.best = path / "best.pt"
         self.summary = path / "summary.json"
         self.curve = path / "curve.png"
 
@@ -39,6 +40,11 @@ class RunDirectory:
                 continue
             return cls(path)
         raise FileExistsError(f"{root / name} and a thousand more exist already")
+
+    @staticmethod
+    def is_used_folder(path: Path) -> bool:
+        """Whether a run has left its files in ``path``."""
+        return any((path / name).exists() for name in ("checkpoint.pt", "metrics.csv"))
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write ``content`` to ``path``, whole or not at all."""

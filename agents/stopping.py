@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from .learner import Episode
 
-StopReason = Literal["solved", "total_steps", "max_seconds", "interrupted"]
+StopReason = Literal["solved", "total_steps", "stop_at_steps", "max_seconds", "interrupted", "not_finite"]
 
 
 @dataclass
@@ -41,10 +41,15 @@ class EpisodeWindow:
         """Mean length in env steps of the episodes in the window; None before the first one."""
         return _mean([float(episode.length) for episode in self.recent])
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are ``size`` episodes."""
+        return len(self.recent) >= self.size
+
     def reaches(self, target: float) -> bool:
         """Whether a full window of episodes has a mean return of at least ``target``."""
         mean = self.mean_return
-        return len(self.recent) >= self.size and mean is not None and mean >= target
+        return self.is_full and mean is not None and mean >= target
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to go on from."""
@@ -63,6 +68,7 @@ class StopRule:
     total_steps: int
     solve_at: float | None = None
     max_seconds: float | None = None
+    stop_at_steps: int | None = None
 
     def reason(self, window: EpisodeWindow, env_steps: int, seconds: float) -> StopReason | None:
         """Why the run should end now, or None. A target that is reached comes before a limit that is."""
@@ -70,6 +76,8 @@ class StopRule:
             return "solved"
         if env_steps >= self.total_steps:
             return "total_steps"
+        if self.stop_at_steps is not None and env_steps >= self.stop_at_steps:
+            return "stop_at_steps"
         if self.max_seconds is not None and seconds >= self.max_seconds:
             return "max_seconds"
         return None

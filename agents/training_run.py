@@ -4,54 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 import vecenv
+from vecenv import VecEnv
 from vecenv.errors import UnknownSetting
 
 from .algorithms import find_algorithm
-from .checkpoint import save_checkpoint
+from .checkpoint_keeper import CheckpointKeeper
 from .config import RunConfig
 from .curve import draw_curve
 from .display import ProgressDisplay, ProgressFigures
+from .health import take_health
 from .learner import CollectionInterrupted, UpdateReport
 from .metrics import MetricsWriter
 from .run_directory import RunDirectory, versions
 from .stopping import EpisodeWindow, InterruptFlag, StopReason, StopRule
 
+SECONDS_BETWEEN_HEALTH = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """A checkpoint to go on from.
+
+    Attributes:
+        checkpoint: its content.
+        folder: where it lies, with the files that belong to it.
+        fresh_envs: start new episodes; otherwise the saved states of the environments are unpickled, which runs
+            whatever code a forger put there: resume only what you trust.
+    """
+
+    checkpoint: dict[str, Any]
+    folder: Path
+    fresh_envs: bool = False
+
 
 class TrainingRun:
     """One run of an algorithm: build it, call :meth:`train` once, close it (or use it as a context manager)."""
 
-    def __init__(self, config: RunConfig, checkpoint: dict[str, Any] | None = None) -> None:
+    def __init__(self, config: RunConfig, resume: Resume | None = None, envs: VecEnv | None = None) -> None:
         """Build environments and learner; the clock of the run starts here.
 
         Args:
             config: the settings.
-            checkpoint: content of the checkpoint to go on from; the environments themselves start new episodes.
+            resume: where to go on.
+            envs: an own vector env in place of the one that ``config`` describes, made with the keywords that the
+                algorithm's ``env_settings`` gives; stays the caller's to close.
 
         Raises:
-            UnknownSetting: for a setting that does not exist or does not fit.
+            UnknownSetting: for a setting that does not exist or does not fit, a checkpoint included.
             NotImplementedError: for spaces that the algorithm does not know.
         """
         self._started = time.perf_counter()
         self.config = config
         self.algorithm = find_algorithm(config.algorithm)
-        self.device = _choose_device(config.device)
-        self.envs = vecenv.make_vec(
-            config.env,
-            backend=config.backend,
-            num_workers=config.num_workers,
-            preprocess=config.preprocess,
-            **self.algorithm.env_settings(config.settings),
-        )
+        self.device = choose_device(config.device)
         self._at_close = contextlib.ExitStack()
-        self._at_close.callback(self.envs.close)
         try:
+            self.envs = self._make_envs() if envs is None else envs
             # Torch's threads would take the workers' cores while acting; gradient steps have threads of their own.
             self._at_close.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(1)
@@ -60,14 +77,30 @@ class TrainingRun:
             )
             self._at_close.callback(self.learner.close)
             self.window = EpisodeWindow()
-            self._seconds_before = 0.0
-            self._steps_before = 0
-            self._resumed = checkpoint is not None
-            if checkpoint is not None:
-                self._restore(checkpoint)
+            self.keeper = CheckpointKeeper(config, self.learner, self.window)
+            self.is_resumed = resume is not None
+            self.starts_anew: list[str] = []
+            self._seconds_before, self._has_env_states = 0.0, False
+            if resume is not None:
+                self.starts_anew = self.keeper.restore(resume.checkpoint, resume.folder, fresh_envs=resume.fresh_envs)
+                self._has_env_states = self.keeper.has_env_states
+                self._seconds_before = float(resume.checkpoint["seconds"])
+            self._steps_before = self.learner.env_steps
         except BaseException:
             self.close()
             raise
+
+    def _make_envs(self) -> VecEnv:
+        config = self.config
+        envs = vecenv.make_vec(
+            config.env,
+            backend=config.backend,
+            num_workers=config.num_workers,
+            preprocess=config.preprocess,
+            **self.algorithm.env_settings(config.settings),
+        )
+        self._at_close.callback(envs.close)
+        return envs
 
     def __enter__(self) -> TrainingRun:
         """The run itself."""
@@ -93,34 +126,42 @@ class TrainingRun:
             The summary, as ``summary.json`` holds it.
 
         Raises:
-            FloatingPointError: when the loss is no longer a finite number; the last checkpoint stays.
+            FloatingPointError: when the loss is no longer a finite number; ``summary.json`` says so, and the last
+                checkpoint from before stays.
+            OSError: when the last files cannot be written; those from before stay.
             VecEnvError: when an environment or a worker fails.
         """
         directory.write_json(directory.config, dataclasses.asdict(self.config))
-        with InterruptFlag() as interrupt, MetricsWriter(directory.metrics) as metrics, display:
-            reason = self._learn(directory, metrics, display, interrupt)
-            self._save(directory)
+        last_env_steps = self.learner.env_steps if self.is_resumed else None
+        with InterruptFlag() as interrupt, MetricsWriter(directory.metrics, last_env_steps) as metrics, display:
+            try:
+                reason = self._learn(directory, metrics, display, interrupt)
+            except FloatingPointError as error:
+                directory.write_json(directory.summary, {**self._summary("not_finite"), "error": str(error)})
+                raise
+            self.keeper.save_last(directory, self.seconds)
+            self.keeper.save_best(directory, self.seconds)
             summary = self._summary(reason)
             directory.write_json(directory.summary, summary)
             display.update(self._figures(), is_last=True)
-        draw_curve(
-            directory.metrics, directory.curve, f"{self.algorithm.title} on {self.config.env}", self.config.solve_at
-        )
+        title = f"{self.algorithm.title} on {self.config.env}"
+        draw_curve(directory.metrics, directory.curve, title, self.config.solve_at)
         return summary
 
     def _learn(
         self, directory: RunDirectory, metrics: MetricsWriter, display: ProgressDisplay, interrupt: InterruptFlag
     ) -> StopReason:
-        """The loop: one rollout and its update after the other, until there is a reason to stop."""
+        """The loop: one report of the learner after the other, until there is a reason to stop."""
         config = self.config
         limit = None if config.max_seconds is None else self._seconds_before + config.max_seconds
-        rule = StopRule(config.settings.total_steps, config.solve_at, limit)
-        # A resumed run must not see the episodes of the first one again: its seed follows from how far it has come.
-        entropy = np.random.SeedSequence((config.seed, self.learner.env_steps))
-        self.learner.reset(seed=int(entropy.generate_state(1)[0]))
-        if not self._resumed:
+        rule = StopRule(config.settings.total_steps, config.solve_at, limit, config.stop_at_steps)
+        if not self._has_env_states:
+            # A resumed run must not see the episodes of the first one again: its seed follows from how far it is.
+            entropy = np.random.SeedSequence((config.seed, self.learner.env_steps))
+            self.learner.reset(seed=int(entropy.generate_state(1)[0]))
+        if not self.is_resumed:
             self.window.add(self.learner.prepare())
-        last_save = time.perf_counter()
+        last_health = time.perf_counter()
         while True:
             reason = rule.reason(self.window, self.learner.env_steps, self.seconds)
             if reason is not None:
@@ -132,9 +173,10 @@ class TrainingRun:
             self.window.add(report.episodes)
             metrics.write(self._row(report))
             display.update(self._figures())
-            if time.perf_counter() - last_save >= config.checkpoint_seconds:
-                self._save(directory)
-                last_save = time.perf_counter()
+            if time.perf_counter() - last_health >= SECONDS_BETWEEN_HEALTH:
+                last_health = time.perf_counter()
+                display.show_health(take_health(self.envs, self.device))
+            self.keeper.save_when_due(directory, self.seconds, display.say)
 
     def _row(self, report: UpdateReport) -> dict[str, float | int | None]:
         """One row of ``metrics.csv``."""
@@ -158,43 +200,23 @@ class TrainingRun:
 
     def _summary(self, reason: StopReason) -> dict[str, Any]:
         """What ``summary.json`` says."""
-        figures = self._figures()
+        figures, best = self._figures(), self.keeper.best_mean_return
         return {
             "solved": reason == "solved",
             "stopped_by": reason,
             "seconds": round(figures.seconds, 3),
             "env_steps": figures.env_steps,
             "episodes": figures.episodes,
-            "mean_return": figures.mean_return,
+            "mean_return": _finite(figures.mean_return),
+            "best_mean_return": _finite(best),
             "steps_per_second": round(figures.steps_per_second, 1),
             "precision": self.learner.precision,
             "settings": dataclasses.asdict(self.config),
             "versions": versions(),
         }
 
-    def _save(self, directory: RunDirectory) -> None:
-        content = {
-            "algorithm": self.config.algorithm,
-            "run": self.config,
-            "learner": self.learner.state_dict(),
-            "window": self.window.state_dict(),
-            "seconds": self.seconds,
-            "versions": versions(),
-        }
-        save_checkpoint(directory.checkpoint, content)
 
-    def _restore(self, checkpoint: dict[str, Any]) -> None:
-        try:
-            self.learner.load_state_dict(checkpoint["learner"])
-        except (RuntimeError, ValueError) as error:  # torch lists every tensor that does not fit
-            reason = " ".join(str(error).split())
-            raise UnknownSetting(f"the checkpoint's network does not fit these settings: {reason}") from error
-        self.window.load_state_dict(checkpoint["window"])
-        self._seconds_before = float(checkpoint["seconds"])
-        self._steps_before = self.learner.env_steps
-
-
-def _choose_device(name: str) -> str:
+def choose_device(name: str) -> str:
     """``auto`` takes CUDA where there is one.
 
     Raises:
@@ -211,3 +233,8 @@ def _choose_device(name: str) -> str:
     if kind == "cuda" and not torch.cuda.is_available():
         raise UnknownSetting(f"device {name!r} was asked for, but torch finds no CUDA device here")
     return name
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is not None and math.isfinite(value) else None

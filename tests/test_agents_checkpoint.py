@@ -114,8 +114,38 @@ def test_missing_damaged_and_foreign_files_are_named(tmp_path):
         load_checkpoint(damaged)
     foreign = tmp_path / "foreign.pt"
     torch.save({"weights": torch.ones(1)}, foreign)
-    with pytest.raises(CheckpointError, match=r"foreign.pt is not a checkpoint of format 2"):
+    with pytest.raises(CheckpointError, match=r"foreign.pt is not a checkpoint of this package"):
         load_checkpoint(foreign)
+    other = tmp_path / "other.pt"
+    torch.save({"format": 1, "weights": torch.ones(1)}, other)
+    with pytest.raises(CheckpointError, match=r"other.pt is a checkpoint of format 1; this version reads 2"):
+        load_checkpoint(other)
+
+
+def test_a_truncated_file_is_one_line_wherever_it_ends(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"weights": torch.randn(1000)})
+    whole = path.read_bytes()
+    for length in (0, 1, 10, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match="is not a readable checkpoint") as refused:
+            load_checkpoint(path)
+        assert len(str(refused.value).splitlines()) == 1
+        assert "weights_only=False" not in str(refused.value)  # torch's own message advises to run the pickle
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"steps": 1})
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(path, {"steps": 2})
+    assert load_checkpoint(path)["steps"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
 def test_pickled_code_in_a_file_is_not_run(tmp_path):

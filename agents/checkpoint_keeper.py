@@ -1,0 +1,182 @@
+"""Which checkpoints a run keeps, what is in them, and how a run goes on from one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vecenv import VecEnv
+from vecenv.errors import EnvError, UnknownSetting
+
+from .checkpoint import CheckpointError, save_checkpoint
+from .config import RunConfig
+from .env_states import pack_states, unpack_states
+from .learner import KeepsFiles, Learner
+from .run_directory import RunDirectory, versions
+from .stopping import EpisodeWindow
+
+
+def describe_spaces(envs: VecEnv) -> dict[str, str]:
+    """The spaces of one environment as text, to be compared with those of another run."""
+    return {"observations": str(envs.single_observation_space), "actions": str(envs.single_action_space)}
+
+
+def check_spaces(checkpoint: dict[str, Any], envs: VecEnv, env_id: str) -> None:
+    """Refuse a checkpoint of other spaces.
+
+    Raises:
+        CheckpointError: one sentence with both.
+    """
+    for name, here in describe_spaces(envs).items():
+        there = checkpoint["spaces"][name]
+        if there != here:
+            raise CheckpointError(f"the checkpoint is for {name} {there}, but those of {env_id} are {here}")
+
+
+class CheckpointKeeper:
+    """Writes ``checkpoint.pt``, the last state of a run, and ``best.pt``, the one with the best mean return.
+
+    The last one holds what is needed to go on bit for bit. The best one is for playing, and is written at most every
+    quarter of ``checkpoint_seconds``: it leaves out the states of environments and files beside the checkpoint.
+    """
+
+    def __init__(self, config: RunConfig, learner: Learner, window: EpisodeWindow) -> None:
+        """Keep checkpoints of ``learner``, whose finished episodes are in ``window``."""
+        self._config = config
+        self._learner = learner
+        self._window = window
+        self._last_save = self._last_best = time.perf_counter()
+        self.best_mean_return: float | None = None
+        self.has_env_states = False
+
+    def save_when_due(self, directory: RunDirectory, seconds: float, say: Callable[[str], None]) -> None:
+        """Save what is due by the clock; a disk that is full is reported, and the files of before stay.
+
+        Args:
+            directory: of the run.
+            seconds: how long the run has taken so far.
+            say: prints one line.
+        """
+        now = time.perf_counter()
+        try:
+            if now - self._last_best >= self._config.checkpoint_seconds / 4:
+                self.save_best(directory, seconds)
+            if now - self._last_save >= self._config.checkpoint_seconds:
+                self.save_last(directory, seconds)
+        except OSError as error:
+            self._last_save = self._last_best = now
+            say(f"no checkpoint written ({error}); the one before stays, and the run goes on")
+
+    def save_last(self, directory: RunDirectory, seconds: float) -> None:
+        """Write ``checkpoint.pt``.
+
+        Raises:
+            OSError: it could not be written; the old file stays.
+        """
+        if isinstance(self._learner, KeepsFiles):
+            self._learner.save_files(directory.path)
+        packed, reason = self._pack_env_states()
+        content = {**self._content(seconds), "env_states": packed, "without_env_states": reason, "has_files": True}
+        save_checkpoint(directory.checkpoint, content)
+        if isinstance(self._learner, KeepsFiles):
+            self._learner.remove_old_files(directory.path)
+        self._last_save = time.perf_counter()
+
+    def save_best(self, directory: RunDirectory, seconds: float) -> None:
+        """Write ``best.pt`` where a full window of episodes has a better mean return than ever before.
+
+        Raises:
+            OSError: it could not be written; the old file stays.
+        """
+        mean_return = self._window.mean_return
+        if mean_return is None or not self._window.is_full:
+            return
+        if self.best_mean_return is not None and not mean_return > self.best_mean_return:
+            return
+        reason = "the best checkpoint does not hold the states of its environments"
+        content = {**self._content(seconds), "env_states": None, "without_env_states": reason, "has_files": False}
+        save_checkpoint(directory.best, {**content, "best_mean_return": mean_return})
+        self.best_mean_return = mean_return
+        self._last_best = time.perf_counter()
+
+    def _content(self, seconds: float) -> dict[str, Any]:
+        learner = self._learner
+        return {
+            "algorithm": self._config.algorithm,
+            "run": self._config,
+            "spaces": describe_spaces(learner.envs),
+            "learner": learner.state_dict(),
+            "window": self._window.state_dict(),
+            "best_mean_return": self.best_mean_return,
+            "seconds": seconds,
+            "versions": versions(),
+        }
+
+    def _pack_env_states(self) -> tuple[list[dict[str, Any]] | None, str]:
+        """States to go on from, or None and why there are none."""
+        try:
+            states = self._learner.env_states()
+        except (EnvError, NotImplementedError, TypeError) as error:
+            first_line = str(error).splitlines()[0]
+            return None, f"their states cannot be saved ({first_line})"
+        if states is None:
+            return None, "their states are not saved where processes of their own play"
+        return pack_states(states), ""
+
+    def restore(self, checkpoint: dict[str, Any], folder: Any, *, fresh_envs: bool) -> list[str]:
+        """Go on from a checkpoint: learner, window, best return and, where they were saved, environments.
+
+        Args:
+            checkpoint: of the same algorithm.
+            folder: where it lies, with the files that belong to it.
+            fresh_envs: start new episodes in any case, so that no state is unpickled.
+
+        Returns:
+            What starts anew, each as one sentence.
+
+        Raises:
+            CheckpointError: other spaces, or states that are damaged.
+            UnknownSetting: the learner's state does not fit the settings.
+        """
+        learner = self._learner
+        check_spaces(checkpoint, learner.envs, self._config.env)
+        try:
+            if isinstance(learner, KeepsFiles):
+                learner.load_state_dict(checkpoint["learner"], folder if checkpoint["has_files"] else None)
+            else:
+                learner.load_state_dict(checkpoint["learner"])
+        except UnknownSetting:
+            raise
+        except (RuntimeError, ValueError) as error:  # torch lists every tensor that does not fit
+            reason = " ".join(str(error).split())
+            raise UnknownSetting(f"the checkpoint does not fit these settings: {reason}") from error
+        self._window.load_state_dict(checkpoint["window"])
+        self.best_mean_return = checkpoint["best_mean_return"]
+        anew = []
+        if isinstance(learner, KeepsFiles) and (sentence := learner.starts_anew()) is not None:
+            anew.append(sentence)
+        reason = self._restore_envs(checkpoint, fresh_envs)
+        if reason is not None:
+            anew.append(f"the environments start new episodes, because {reason}")
+        return anew
+
+    def _restore_envs(self, checkpoint: dict[str, Any], fresh_envs: bool) -> str | None:
+        """Set the saved states; None, or why there are new episodes instead."""
+        if fresh_envs:
+            reason: str | None = "--fresh-envs was given"
+        elif checkpoint["env_states"] is None:
+            reason = checkpoint["without_env_states"]
+        elif checkpoint["env_states"] and len(checkpoint["env_states"]) != self._learner.envs.num_envs:
+            reason = f"there were {len(checkpoint['env_states'])} and are {self._learner.envs.num_envs} now"
+        else:
+            states = unpack_states(checkpoint["env_states"])
+            try:
+                self._learner.set_env_states(states)
+            except (EnvError, NotImplementedError) as error:
+                first_line = str(error).splitlines()[0]
+                raise CheckpointError(
+                    f"the saved environments cannot be brought back ({first_line}); --fresh-envs starts new episodes"
+                ) from error
+            self.has_env_states, reason = True, None
+        return reason
