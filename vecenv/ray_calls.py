@@ -21,6 +21,7 @@ from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos, Signature, value_in
 from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig, column_arrays
+from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import ActorGroup
 from vecenv.ray_worker import SlicePlan, SliceReply, read_row_fields, write_row_fields
 from vecenv.recovery import Replacements
@@ -28,6 +29,8 @@ from vecenv.send_recv import SendRecvVecEnv
 from vecenv.slice_stepper import index_of
 from vecenv.spaces import map_arrays
 
+#: Seconds in which no death is looked for, so that a step costs one request.
+_MOMENT = 0.5
 #: Method of `SliceActor` and its arguments.
 Question = tuple[Any, ...]
 
@@ -135,6 +138,8 @@ class RayCalls(SendRecvVecEnv):
     def _gather(self, timeout: float | None) -> None:
         """Take the replies of the running call as they come, until all are there or a worker is known to be dead."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._group.deaths and self._gather_at_once(timeout):
+            return
         while self._pending and (self._replacements.restarts or not self._group.deaths):
             limit = self._replacements.time_left()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -151,6 +156,17 @@ class RayCalls(SendRecvVecEnv):
             for reference in ready:
                 worker = self._pending.pop(reference)
                 self._take(worker, self._group.fetch(worker, reference, self._doing))
+
+    def _gather_at_once(self, timeout: float | None) -> bool:
+        """The everyday case, all replies within a moment, by one request; False: not that case."""
+        limits = [limit for limit in (timeout, self._replacements.time_left()) if limit is not None]
+        replies = self._group.fetch_all(list(self._pending), min([_MOMENT, *limits]))
+        if replies is None:
+            return False
+        for worker, reply in zip(list(self._pending.values()), replies, strict=True):
+            self._take(worker, reply)
+        self._pending.clear()
+        return True
 
     def _take(self, worker: int, reply: SliceReply | None) -> None:
         """Take in the reply of a worker to a whole call."""
@@ -235,7 +251,17 @@ class RayCalls(SendRecvVecEnv):
         rows, own = self._group.rows[worker], self._own[worker]
         last = None if self._objects is None else {row: self._objects[row] for row in rows if row in self._objects}
         config = replace(self._config_of(worker), restart_seeds=seeds, last_observations=last)
-        built = self._group.fetch(worker, self._group.replace(worker, config, None), "construction")
+        death = self._group.deaths[worker]
+        try:
+            reference = self._group.replace(worker, config)
+        except NotEnoughResources as error:
+            self._group.deaths[worker] = death
+            advice = f"There is no room for another one: {error}"
+            raise WorkerDied(death.env_indices, death.pid, death.exitcode, death.doing, advice) from error
+        except WorkerDied as again:
+            self._group.deaths[worker] = again
+            return False
+        built = self._group.fetch(worker, reference, "construction")
         if built is None:
             return False
         word, value = pickle.loads(built)

@@ -106,7 +106,7 @@ class ActorGroup:
             )
         return Host(pid, machine)
 
-    def replace(self, worker: int, config: WorkerConfig, timeout: float | None) -> Any:
+    def replace(self, worker: int, config: WorkerConfig) -> Any:
         """Put a new actor in the place of one that has died, and have it build its envs.
 
         Returns:
@@ -114,11 +114,12 @@ class ActorGroup:
 
         Raises:
             NotEnoughResources: there is no room for it in the cluster.
+            WorkerDied: it ended at once.
         """
         self.deaths.pop(worker)
         self._kill(worker)
         self._actors[worker] = self._new_actor()
-        deadline = time.monotonic() + (self._settings.start_timeout if timeout is None else timeout)
+        deadline = time.monotonic() + self._settings.start_timeout
         self.hosts[worker] = self._introduced(worker, self.ask(worker, "introduce"), deadline)
         return self.ask(worker, "build", config)
 
@@ -145,6 +146,16 @@ class ActorGroup:
             more, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
             ready += more
         return list(ready)
+
+    def fetch_all(self, references: Sequence[Any], timeout: float) -> list[Any] | None:
+        """What references stand for, at the cost of one request; None: something is not there in time, or is amiss."""
+        import ray
+
+        try:
+            values: list[Any] = ray.get(list(references), timeout=timeout)
+        except ray.exceptions.RayError:  # out of time among them
+            return None
+        return values
 
     def fetch(self, worker: int, reference: Any, doing: str) -> Any:
         """What a reference stands for; None: the actor has died, which is noted in `deaths`.
