@@ -41,20 +41,22 @@ class CartPoleParameters(NamedTuple):
 
 
 def _start_cart_pole(state: Any, row: Any, generators: Any, bounds: Any, parameters: Any) -> None:
-    for index in range(4):
-        state[index, row] = uniform(generators, row, bounds[0], bounds[1])
+    # drawn first, written afterwards: so the generator stays in registers
+    x, x_dot = uniform(generators, row, bounds[0], bounds[1]), uniform(generators, row, bounds[0], bounds[1])
+    theta, theta_dot = uniform(generators, row, bounds[0], bounds[1]), uniform(generators, row, bounds[0], bounds[1])
+    state[0, row], state[1, row], state[2, row], state[3, row] = x, x_dot, theta, theta_dot
 
 
 def _advance_cart_pole(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> tuple[Any, Any]:
-    total_mass = parameters.masspole + parameters.masscart
+    per_mass = 1.0 / (parameters.masspole + parameters.masscart)  # the same for all rows: one division in all
     pole_moment = parameters.masspole * parameters.length
     x, x_dot, theta, theta_dot = state[0, row], state[1, row], state[2, row], state[3, row]
     sine, cosine = sine_cosine(theta)
     force = parameters.force_mag if actions[row] == 1 else -parameters.force_mag
-    pushed = (force + pole_moment * theta_dot * theta_dot * sine) / total_mass
-    inertia = parameters.length * (4.0 / 3.0 - parameters.masspole * cosine * cosine / total_mass)
+    pushed = (force + pole_moment * theta_dot * theta_dot * sine) * per_mass
+    inertia = parameters.length * (4.0 / 3.0 - parameters.masspole * cosine * cosine * per_mass)
     theta_acceleration = (parameters.gravity * sine - cosine * pushed) / inertia
-    acceleration = pushed - pole_moment * theta_acceleration * cosine / total_mass
+    acceleration = pushed - pole_moment * theta_acceleration * cosine * per_mass
     x += parameters.tau * x_dot
     theta += parameters.tau * theta_dot
     state[0, row] = x

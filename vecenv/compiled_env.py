@@ -101,11 +101,12 @@ class CompiledEnv:
 
 
 class Functions(NamedTuple):
-    """The three functions of an env, as kernels find them by the class of its parameters."""
+    """The functions of an env and the size of its observations, as kernels find them by the class of its parameters."""
 
     start: Callable[..., None]
     advance: Callable[..., tuple[Any, Any]]
     observe: Callable[..., None]
+    observation_size: int
 
 
 _ENVS: dict[str, CompiledEnv] = {}
@@ -125,7 +126,7 @@ def register_compiled_env(env_id: str, env: CompiledEnv) -> None:
     """
     if not isinstance(env, CompiledEnv):
         raise TypeError(f"register_compiled_env({env_id!r}): expected a CompiledEnv, got {env!r}")
-    functions = Functions(env.start, env.advance, env.observe)
+    functions = Functions(env.start, env.advance, env.observe, env.observation_space.shape[0])
     if _FUNCTIONS.setdefault(type(env.parameters), functions) != functions:
         raise ValueError(
             f"register_compiled_env({env_id!r}): {type(env.parameters).__name__} holds the parameters of an env with "

@@ -42,6 +42,11 @@ def observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
     return functions_of(type(parameters)).observe(state, row, observations, parameters)
 
 
+def observation_size(parameters: Any) -> int:
+    """Numbers of an observation, a constant of the compiled code."""
+    return functions_of(type(parameters)).observation_size
+
+
 _INLINED: Any = {"forceinline": True, "error_model": "numpy"}
 
 
@@ -58,6 +63,12 @@ def _advance(state: Any, row: Any, actions: Any, generators: Any, parameters: An
 @overload(observe, jit_options=_INLINED, strict=False)
 def _observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
     return functions_of(parameters.instance_class).observe
+
+
+@overload(observation_size, strict=False)
+def _observation_size(parameters: Any) -> Any:
+    size = functions_of(parameters.instance_class).observation_size
+    return lambda parameters: size
 
 
 # -- passes over the rows ---------------------------------------------------------------------------------------------
@@ -190,7 +201,10 @@ def _end_episodes(batch: Any, count: int, results: Any, rules: Any, now: float) 
 
 @njit(error_model="numpy")
 def _observe_rows(batch: Any, observations: Any, parameters: Any) -> None:
+    """Observe all rows; with their size known to the compiler it can write several at once."""
     state = batch.state
+    if observations.shape[1] != observation_size(parameters):
+        raise ValueError("observations of another size than the env's")
     for row in range(len(observations)):
         observe(state, row, observations, parameters)
 
@@ -266,6 +280,18 @@ def kernels_of(parameters_class: type[Any]) -> Kernels:
     own = parameters_class.__module__.startswith("vecenv.")
     digest = _digest_of_sources(parameters_class) if own else None
     return Kernels(*(_compiled(function, digest is not None) for function in _functions_with(digest)))
+
+
+def machine_code(kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """A kernel as compiled for arguments of these types.
+
+    Finding the types of arguments out takes Numba longer than a step of a hundred envs takes. What is returned does
+    not look at them: arguments of other types, or arrays in another layout, make it read wrong memory.
+    """
+    if not hasattr(kernel, "compile"):
+        return kernel  # not compiled at all
+    code: Callable[..., Any] = kernel.compile(tuple(numba.typeof(argument) for argument in arguments))
+    return code
 
 
 def _digest_of_sources(parameters_class: type) -> str:

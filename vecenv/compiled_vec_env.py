@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.actions import write_actions
 from vecenv.arguments import check_positive_int, env_ids_of
+from vecenv.array_pool import ArrayPool
 from vecenv.base import StepResult, VecEnv
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.compiled_attributes import CompiledAttributes
 from vecenv.compiled_batch import DISABLED, NEXT_STEP, SAME_STEP, STARTED, Batch, Results, Rules
 from vecenv.compiled_env import CompiledEnv
-from vecenv.compiled_kernels import kernels_of
+from vecenv.compiled_kernels import kernels_of, machine_code
 from vecenv.infos import Infos
 from vecenv.pcg64 import GENERATOR_SIZE, row_of_seed, seed_words
 from vecenv.settings import EnvDescription, VectorSettings
@@ -65,6 +67,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
         parameters_class: Any = type(env.parameters)
         self._kernels = kernels_of(parameters_class)
         spaces_of_envs = (env.observation_space,) * num_envs
+        self._step_code: Callable[..., int] | None = None
         self._describe(EnvDescription(spaces_of_envs, env.action_space, {"render_modes": []}, None), num_envs)
         self._allocate(num_envs)
         space = env.action_space
@@ -73,7 +76,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
             first_action=int(space.start) if isinstance(space, spaces.Discrete) else 0,
             num_actions=int(space.n) if isinstance(space, spaces.Discrete) else 0,
             max_steps=_NEVER if env.max_episode_steps is None else env.max_episode_steps,
-            frame_skip=frame_skip,
+            frame_skip=int(frame_skip),
             reports=bool(self.settings.statistics),
         )
         self._bounds = tuple(float(bound) for bound in env.bounds)
@@ -111,6 +114,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
         self._done = self._batch.over
         self._views = [self._arrays.observations[slot] for slot in range(self.settings.slots)]
         self._shape, self._dtype = self._views[0].shape, self._views[0].dtype
+        self._pool, self._final_pool = ArrayPool(self._new_results), ArrayPool(self._new_finals)
         self._renew_finals()
 
     # -- step --------------------------------------------------------------------------------------------------------
@@ -134,7 +138,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
             self._check_can_step(doing)
 
     def _play(self, actions: Any, out: Any) -> StepResult:
-        """Run the kernel into new arrays, which are the caller's. New ones cost less than copies of kept ones."""
+        """Run the kernel into arrays that are the caller's from then on."""
         if not (
             self._discrete
             and type(actions) is np.ndarray
@@ -144,18 +148,16 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
         ):
             actions = self._taken(actions)
         slot = self._next_slot()
-        if not self.settings.copy and out is None:
-            observations = self._views[slot]
-        elif out is not None and out.flags.carray:
+        observations, rewards, terminations, truncations = self._pool.take()
+        if out is not None and out.flags.carray:
             observations = out
-        else:
-            observations = np.empty(self._shape, self._dtype)
-        rewards = np.empty(self.num_envs)
-        terminations, truncations = np.empty(self.num_envs, np.bool_), np.empty(self.num_envs, np.bool_)
+        elif not self.settings.copy:
+            observations = self._views[slot]
         results = Results(observations, rewards, terminations, truncations, *self._finals)
-        count = self._kernels.step(
-            actions, self._batch, results, self._rules, self._bounds, self._env.parameters, time.monotonic()
-        )
+        arguments = (actions, self._batch, results, self._rules, self._bounds, self._env.parameters, time.monotonic())
+        if self._step_code is None:
+            self._step_code = machine_code(self._kernels.step, arguments)
+        count = self._step_code(*arguments)
         if count < 0:
             self._refuse(actions, -1 - count)
         self.slot = slot
@@ -184,16 +186,22 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
         """Raise what the other back ends raise for an action out of range."""
         raise ValueError(f"actions: action {actions[row]!r} of environment {row} is not in {self.single_action_space}")
 
+    def _new_results(self) -> tuple[Array, ...]:
+        copied = self.num_envs if self.settings.copy else 0
+        flags = np.empty(self.num_envs, np.bool_), np.empty(self.num_envs, np.bool_)
+        return np.empty((copied, self._shape[1]), self._dtype), np.empty(self.num_envs), *flags
+
+    def _new_finals(self) -> tuple[Array, ...]:
+        finals = self.num_envs if self.autoreset_mode is AutoresetMode.SAME_STEP else 0
+        reported = self.num_envs if self.settings.statistics else 0
+        numbers = np.empty(reported), np.empty(reported, np.int64), np.empty(reported)
+        return np.empty((finals, self._shape[1]), self._dtype), *numbers
+
     def _renew_finals(self) -> None:
         """Zeroed arrays for what is told of ended episodes; those that were handed out are the caller's."""
-        same_step, reports = self.autoreset_mode is AutoresetMode.SAME_STEP, self.settings.statistics
-        reported = self.num_envs if reports else 0
-        self._finals = (
-            np.zeros(self._shape if same_step else (0, self._shape[1]), self._dtype),
-            np.zeros(reported),
-            np.zeros(reported, np.int64),
-            np.zeros(reported),
-        )
+        self._finals = self._final_pool.take()
+        for array in self._finals:
+            array.fill(0)
 
     def _infos_of_ends(self) -> Infos:
         """Infos of a step in which episodes ended, made of arrays that the kernel has filled."""
