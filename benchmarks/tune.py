@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -17,6 +18,7 @@ from vecenv import make_vec
 from vecenv.atari import find_game
 from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
+from vecenv.engines import ENGINES
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.factory import BACKENDS as AVAILABLE
 from vecenv.memory import FREE_SHARE, largest_num_envs, memory_per_env
@@ -160,6 +162,9 @@ def _has(backend: str, env_id: str) -> bool:
     contender = BACKENDS[backend]
     if contender.module and find_spec(contender.module) is None:
         return False
+    if backend == "compiled":
+        supported: bool = importlib.import_module(ENGINES["compiled"]).supports(env_id)
+        return supported
     is_atari = find_game(env_id) is not None
     # EnvPool has its own preset for games and its own rules for other envs, and Ray is for several machines
     return (is_atari or not contender.atari_only) and backend not in ("envpool", "ray")
