@@ -6,6 +6,7 @@ minus noise of its own; the mean of the noise, weighted by how well it did, is t
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -186,7 +187,7 @@ class ES:
         statistics = self.observation_statistics
         return {
             "parameters": self.parameters.detach().clone(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),  # torch hands out its own tensors
             "generation": self.generation,
             "env_steps": self.env_steps,
             "seed": self._seed,
@@ -207,7 +208,7 @@ class ES:
             raise ValueError("normalise_observations cannot be switched in the middle of a run")
         with torch.no_grad():
             self.parameters.copy_(parameters)
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group in self.optimizer.param_groups:  # these are settings, which may have been changed
             group["lr"], group["weight_decay"] = self.config.learning_rate, self.config.weight_decay
         self.generation = int(state["generation"])

@@ -123,9 +123,9 @@ class SquashedMean:
         self._shape = space.shape
         self._bounded = torch.isfinite(self._low) & torch.isfinite(self._high)
         self._all_bounded = bool(self._bounded.all())
-        low, high = self._low.to(torch.float32), self._high.to(torch.float32)
-        self._center = torch.where(self._bounded, (low + high) / 2, 0.0)
-        self._half = torch.where(self._bounded, (high - low) / 2, 1.0)
+        low, high = self._low.to(torch.float64), self._high.to(torch.float64)  # where no difference overflows
+        self._center = torch.where(self._bounded, (low + high) / 2, 0.0).to(torch.float32)
+        self._half = torch.where(self._bounded, (high - low) / 2, 1.0).to(torch.float32)
 
     def __call__(self, outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Actions [B, *shape] in the space's dtype for ``outputs`` [B, A], and log-probabilities [B], all 0."""

@@ -85,10 +85,10 @@ class ObservationStatistics:
         self.count = total
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and arrays to go on from."""
-        return {"count": self.count, "mean": self.mean, "variance": self.variance}
+        """Plain values to go on from."""
+        return {"count": self.count, "mean": self.mean.tolist(), "variance": self.variance.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; arrays may have become tensors."""
+        """Go on from :meth:`state_dict`."""
         self.count = int(state["count"])
         self.mean, self.variance = (np.array(state[name], np.float64) for name in ("mean", "variance"))

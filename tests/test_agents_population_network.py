@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -35,6 +36,15 @@ CASES: dict[str, tuple[gym.Space[Any], gym.Space[Any], ESConfig]] = {
     "odd images": (Box(0, 255, (1, 40, 36), np.uint8), Discrete(3), ESConfig(network="small-cnn", hidden_size=7)),
     "three layers": (Box(0, 255, (2, 50, 44), np.uint8), Discrete(4), ESConfig(network="nature-cnn", hidden_size=16)),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a training run: threads that meet after every small product cost more than they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def members_of(network: PolicyNetwork) -> torch.Tensor:

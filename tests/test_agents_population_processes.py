@@ -1,0 +1,254 @@
+"""Processes that play a population: the same bits as without them, deaths survived, nothing left behind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import vecenv
+from vecenv.agents.es import ES, env_settings
+from vecenv.agents.es_config import ESConfig
+from vecenv.agents.learner import CollectionInterrupted
+from vecenv.agents.population_processes import ProcessEngine
+from vecenv.errors import UnknownSetting, WorkerDied
+from vecenv.toy_envs import CountEnv
+
+CONFIG = ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True, engine="processes", workers=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a training run: threads that meet after every small product cost more than they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def learner(config: ESConfig, env_id: Any = "CartPole-v1", **kwargs: Any) -> ES:
+    envs = vecenv.make_vec(env_id, backend="sync", **env_settings(config))
+    try:
+        return ES(envs, config, seed=3, **kwargs)
+    except BaseException:
+        envs.close()
+        raise
+
+
+def end(es: ES) -> None:
+    es.close()
+    es.envs.close()
+
+
+def engine_of(es: ES) -> ProcessEngine:
+    assert isinstance(es.engine, ProcessEngine)
+    return es.engine
+
+
+def trained(es: ES, generations: int = 2) -> bytes:
+    for _ in range(generations):
+        es.train_once()
+    return es.parameters.detach().numpy().tobytes()
+
+
+def wait_until(condition: Any, seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.fixture(scope="module")
+def inline_parameters() -> bytes:
+    es = learner(ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True))
+    try:
+        return trained(es)
+    finally:
+        end(es)
+
+
+@pytest.fixture
+def processes() -> Iterator[ES]:
+    es = learner(CONFIG)
+    yield es
+    end(es)
+
+
+@pytest.mark.parametrize(("workers", "pairs_at_once", "started"), [(1, 2, 1), (9, 0, 3)])
+def test_parameters_are_the_same_bits_for_any_number_of_workers(
+    workers: int, pairs_at_once: int, started: int, inline_parameters: bytes
+) -> None:
+    config = ESConfig(
+        num_pairs=3,
+        hidden_size=8,
+        normalise_observations=True,
+        engine="processes",
+        workers=workers,
+        pairs_at_once=pairs_at_once,
+    )
+    es = learner(config)
+    try:
+        assert len(engine_of(es).pids) == started  # never more than there are pairs
+        assert trained(es) == inline_parameters
+        assert engine_of(es).bytes_received <= 2 * 3 * 200
+    finally:
+        end(es)
+
+
+def test_pairs_of_a_dead_worker_are_played_by_the_others(processes: ES, inline_parameters: bytes) -> None:
+    processes.train_once()
+    os.kill(engine_of(processes).pids[0], signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="SIGKILL.*; the 1 other worker play its pairs"):
+        processes.train_once()
+    assert len(engine_of(processes).pids) == 1
+    assert processes.parameters.detach().numpy().tobytes() == inline_parameters
+
+
+@pytest.mark.filterwarnings("ignore:worker process:RuntimeWarning")
+def test_without_any_worker_the_death_is_told(processes: ES) -> None:
+    pids = engine_of(processes).pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="ended by SIGKILL") as caught:
+        processes.train_once()
+    assert caught.value.pid in pids
+    assert processes.generation == 0
+
+
+def test_a_stop_gives_the_generation_up_and_leaves_no_trace(processes: ES, inline_parameters: bytes) -> None:
+    processes.train_once()
+    with pytest.raises(CollectionInterrupted):
+        processes.train_once(lambda: True)
+    assert processes.generation == 1
+    processes.train_once()
+    assert processes.parameters.detach().numpy().tobytes() == inline_parameters
+
+
+def test_closing_ends_the_workers_and_may_be_repeated() -> None:
+    es = learner(CONFIG)
+    pids = engine_of(es).pids
+    es.close()
+    es.close()
+    es.envs.close()
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_workers_end_with_a_killed_process(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import vecenv
+            from vecenv.agents.es import ES, env_settings
+            from vecenv.agents.es_config import ESConfig
+            config = ESConfig(num_pairs=4, hidden_size=8, engine="processes", workers=1)
+            es = ES(vecenv.make_vec("CartPole-v1", backend="sync", **env_settings(config)), config)
+            print(*es.engine.pids, flush=True)
+            while True:
+                es.train_once()
+            """
+        )
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 1
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+    assert wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
+class Failing(CountEnv):
+    """Refuses to count further than 3."""
+
+    def __init__(self) -> None:
+        super().__init__(fails_at=3)
+
+
+class Unbuildable(gym.Env[Any, Any]):
+    """Can be built in one process only."""
+
+    def __init__(self, process: int) -> None:
+        self.observation_space, self.action_space = gym.spaces.Box(0, 1, (2,)), gym.spaces.Discrete(2)
+        if os.getpid() != process:
+            raise OSError("no such device")
+
+
+def test_an_environment_that_fails_is_told_with_its_own_error() -> None:
+    es = learner(ESConfig(num_pairs=2, hidden_size=8, engine="processes", workers=1), Failing)
+    try:
+        with pytest.raises(ValueError, match="boom from env 0") as caught:
+            es.train_once()
+        assert isinstance(caught.value, vecenv.errors.EnvError)
+    finally:
+        end(es)
+
+
+def test_an_environment_that_cannot_be_built_is_told_with_its_own_error() -> None:
+    config = ESConfig(num_pairs=2, hidden_size=8, engine="processes", workers=1)
+    with pytest.raises(OSError, match="no such device"):
+        learner(config, functools.partial(Unbuildable, os.getpid()))
+
+
+def test_engines_that_cannot_know_their_environments_ask_for_a_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ESConfig(num_pairs=2, hidden_size=8, engine="processes", workers=1)
+    envs = vecenv.make_vec("CartPole-v1", 1, "sync")
+    monkeypatch.setattr(envs, "env_fns", None)
+    try:
+        with pytest.raises(UnknownSetting, match="pass make_envs"):
+            ES(envs, config)
+        made = []
+
+        def make_envs(num_envs: int) -> vecenv.VecEnv:
+            made.append(num_envs)  # in the worker, on its own copy
+            return vecenv.make_vec("CartPole-v1", num_envs, "sync")
+
+        es = ES(envs, config, make_envs=make_envs)
+        try:
+            assert es.train_once().figures["generation"] == 1
+            assert made == []
+        finally:
+            es.close()
+    finally:
+        envs.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["envpool", "compiled"])
+def test_workers_step_on_the_engine_of_the_environments(backend: str) -> None:
+    if backend == "envpool":
+        pytest.importorskip("envpool")
+    parameters = []
+    for engine in ("inline", "processes"):
+        config = ESConfig(num_pairs=3, hidden_size=8, engine=engine, workers=1)  # type: ignore[arg-type]
+        envs = vecenv.make_vec("CartPole-v1", backend=backend, **env_settings(config))
+        es = ES(envs, config, seed=1)
+        try:
+            parameters.append(trained(es))
+        finally:
+            end(es)
+    assert parameters[0] == parameters[1]
+    assert np.isfinite(np.frombuffer(parameters[0], np.float32)).all()
