@@ -30,8 +30,8 @@ import vecenv
 import vecenv.sb3
 from vecenv.errors import EnvError, UnknownSetting, WorkerDied
 from vecenv.factory import BACKENDS
+from vecenv.per_env import batch_of_actions
 from vecenv.sb3 import SubprocVecEnv, SyncVecEnv, make_atari_env, make_vec_env, wrap
-from vecenv.sb3_adapter import batch_of_actions
 from vecenv.sb3_monitor import Monitor
 from vecenv.toy_envs import CountEnv, EchoEnv, NestedEnv
 

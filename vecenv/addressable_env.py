@@ -107,17 +107,6 @@ def make_addressable(env_fn: Callable[[], gym.Env[Any, Any]], index: int) -> Add
     return (AddressableInPlaceEnv if hasattr(type(env), "step_into") else AddressableEnv)(env, index)
 
 
-def in_order(indices: Sequence[int], results: Sequence[Sequence[Any]]) -> list[Any]:
-    """Results of `AddressableEnv.on_envs` in the order in which the envs were named.
-
-    Args:
-        indices: what `on_envs` was given.
-        results: what every env of the vector env returned.
-    """
-    remaining: list[Iterator[Any]] = [iter(own) for own in results]
-    return [next(remaining[index]) for index in indices]
-
-
 def _layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
     while isinstance(env, gym.Wrapper):
         yield env

@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from vecenv.addressable_env import OPTIONS_BY_ENV, AddressableEnv, in_order
+from vecenv.addressable_env import OPTIONS_BY_ENV
 from vecenv.base import StepResult
 from vecenv.base import VecEnv as VectorEnv
+from vecenv.env_access import EnvAccess
 from vecenv.errors import MissingExtra
 from vecenv.infos import info_of_row
+from vecenv.per_env import batch_of_actions, split_infos
 from vecenv.sb3_monitor import MONITOR
 from vecenv.spaces import row_of
-from vecenv.split_infos import split_infos
-from vecenv.sync_backend import SyncVecEnv as SyncVectorEnv
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -63,7 +62,7 @@ class VecEnvAdapter(VecEnv):
                 "vector env with autoreset_mode='SameStep'"
             )
         self.vector_env = envs
-        self._addressable = addressable
+        self._access = EnvAccess(envs, addressable)
         self._adds_episodes = adds_episodes
         self._episode_counts = envs.episode_statistics().episode_counts if adds_episodes else None
         self._start = time.time()
@@ -95,7 +94,7 @@ class VecEnvAdapter(VecEnv):
             raise ValueError(f"set_options: expected {self.num_envs} dicts, one per environment, got {len(options)}")
         if not any(options):
             return self.vector_env.reset(seed=seeds)
-        if self._addressable:
+        if self._access.addressable:
             return self.vector_env.reset(seed=seeds, options={OPTIONS_BY_ENV: list(options)})
         if any(own != options[0] for own in options):
             raise NotImplementedError(
@@ -182,36 +181,28 @@ class VecEnvAdapter(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Read an attribute of some envs, through wrappers; a method is not called."""
-        if attr_name == "render_mode" and not self._addressable:
-            return [self.vector_env.render_mode for _ in self._rows_of(indices)]
-        if not self._can_ask:
-            values = self.vector_env.call("get_wrapper_attr", attr_name)
-            return [values[row] for row in self._rows_of(indices)]
-        return self._ask(indices, "read_attribute", attr_name)
+        return self._access.read(attr_name, self._rows_of(indices))
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether all envs have the attribute."""
-        return all(self._ask(None, "has_attribute", attr_name)) if self._can_ask else super().has_attr(attr_name)
+        return self._access.has(attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute of some envs where it lives (SB3 would hide it behind one of the outermost wrapper)."""
-        if not self._can_ask and indices is None:
-            self.vector_env.set_attr(attr_name, [value] * self.num_envs)
-            return
-        self._ask(indices, "write_attribute", attr_name, value)
+        self._access.write(attr_name, value, None if indices is None else self._rows_of(indices))
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
         """Call a method of some envs, through wrappers."""
-        if not self._can_ask and indices is None:
-            return list(self.vector_env.call(method_name, *method_args, **method_kwargs))
-        return self._ask(indices, "call_method", method_name, method_args, method_kwargs)
+        rows = None if indices is None else self._rows_of(indices)
+        return self._access.call(method_name, method_args, method_kwargs, rows)
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         """Whether a wrapper of this class (or of one derived from it) is around some envs."""
         name = f"{wrapper_class.__module__}.{wrapper_class.__qualname__}"
+        rows = self._rows_of(indices)
         if name == MONITOR and self._adds_episodes:  # what is asked is whether episodes are reported
-            return [True for _ in self._rows_of(indices)]
-        return self._ask(indices, "is_wrapped", name)
+            return [True for _ in rows]
+        return self._access.ask(rows, "is_wrapped", name)
 
     def get_images(self) -> Sequence[Any]:
         """The pictures of all envs, `[height, width, 3]`; None without ``render_mode="rgb_array"``."""
@@ -220,47 +211,6 @@ class VecEnvAdapter(VecEnv):
             return [None] * self.num_envs
         return list(self.vector_env.render() or ())
 
-    @property
-    def _can_ask(self) -> bool:
-        return self._addressable or isinstance(self.vector_env, SyncVectorEnv)
-
     def _rows_of(self, indices: Any) -> list[int]:
         rows = range(self.num_envs)
         return [rows[index] for index in self._get_indices(indices)]
-
-    def _ask(self, indices: Any, doing: str, *arguments: Any) -> list[Any]:
-        """Have some envs carry out a method of `AddressableEnv`."""
-        rows = self._rows_of(indices)
-        envs = self.vector_env
-        if self._addressable:
-            results: Sequence[Any] = envs.call("on_envs", rows, doing, *arguments)
-        elif isinstance(envs, SyncVectorEnv):
-            results = [AddressableEnv(env, row).on_envs(rows, doing, *arguments) for row, env in enumerate(envs.envs)]
-        else:
-            raise NotImplementedError(
-                "single envs can be asked where this class builds them (vecenv.sb3.SubprocVecEnv), or in a vector env "
-                "of the sync back end"
-            )
-        return in_order(rows, results)
-
-
-def batch_of_actions(space: spaces.Space[Any], actions: Any) -> Any:
-    """What a vector env takes, out of one action per env.
-
-    Args:
-        space: single action space.
-        actions: array `[num_envs, ...]`, or a sequence of actions.
-    """
-    if isinstance(space, spaces.Dict):
-        return {key: batch_of_actions(part, [action[key] for action in actions]) for key, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(
-            batch_of_actions(part, [action[place] for action in actions]) for place, part in enumerate(space.spaces)
-        )
-    if not isinstance(space, spaces.Box):
-        return actions
-    array = np.asarray(actions)
-    if array.dtype.kind not in "biuf" or np.can_cast(array.dtype, space.dtype, "same_kind"):
-        return array
-    converted = array.astype(space.dtype)
-    return converted if np.array_equal(converted, array) else array

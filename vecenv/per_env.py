@@ -1,10 +1,11 @@
-"""Infos of a batch taken apart again: one dict per environment, for interfaces that want them so."""
+"""Between batches and one item per environment, for interfaces that want them so."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from vecenv.infos import Infos, info_of_row
 
@@ -36,3 +37,25 @@ def split_infos(infos: Infos, num_envs: int) -> list[dict[str, Any]]:
             for row in np.flatnonzero(mask).tolist():
                 rows[row][key] = items[row]
     return rows
+
+
+def batch_of_actions(space: spaces.Space[Any], actions: Any) -> Any:
+    """What a vector env takes, out of one action per env.
+
+    Args:
+        space: single action space.
+        actions: array `[num_envs, ...]`, or a sequence of actions.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: batch_of_actions(part, [action[key] for action in actions]) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(
+            batch_of_actions(part, [action[place] for action in actions]) for place, part in enumerate(space.spaces)
+        )
+    if not isinstance(space, spaces.Box):
+        return actions
+    array = np.asarray(actions)
+    if array.dtype.kind not in "biuf" or np.can_cast(array.dtype, space.dtype, "same_kind"):
+        return array
+    converted = array.astype(space.dtype)
+    return converted if np.array_equal(converted, array) else array

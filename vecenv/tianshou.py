@@ -1,0 +1,103 @@
+"""Tianshou on this package's vector envs: classes of Tianshou's own names, to be swapped in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from vecenv.addressable_env import make_addressable
+from vecenv.arguments import checked_env_fns
+from vecenv.base import VecEnv
+from vecenv.cores import usable_cores
+from vecenv.sync_backend import SyncVecEnv
+from vecenv.tianshou_adapter import VectorEnvAdapter, checked_waiting
+
+__all__ = ["DummyVectorEnv", "SubprocVectorEnv", "VectorEnvAdapter", "wrap"]
+
+EnvFn = Callable[[], gym.Env[Any, Any]]
+#: More processes than this per core cost memory and bring nothing.
+_PROCESSES_PER_CORE = 4
+
+
+class SubprocVectorEnv(VectorEnvAdapter):
+    """Swaps in for `tianshou.env.SubprocVectorEnv` and `tianshou.env.ShmemVectorEnv`.
+
+    Args:
+        env_fns: constructors of the envs; lambdas, closures and classes of `__main__` are fine.
+        wait_num: see `VectorEnvAdapter`.
+        timeout: see `VectorEnvAdapter`.
+        share_memory: accepted for Tianshou's sake; observations lie in shared memory wherever their space allows it.
+        context: start method: ``"forkserver"`` (None), ``"spawn"`` or ``"fork"``.
+        num_workers: processes. None: one per env, at most 4 per usable core; envs that then share one are stepped one
+            after the other.
+        worker_options: other settings of `vecenv.SubprocVecEnv`, such as ``on_worker_failure``.
+
+    Raises:
+        EnvError: a constructor raised.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFn],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        share_memory: bool = False,
+        context: str | BaseContext | None = None,
+        *,
+        num_workers: int | None = None,
+        worker_options: dict[str, Any] | None = None,
+    ) -> None:
+        from vecenv.subproc_backend import SubprocVecEnv  # not there on Windows
+
+        functions = _addressable(env_fns)
+        checked_waiting(wait_num, timeout, len(functions))
+        if num_workers is None:
+            num_workers = min(len(functions), _PROCESSES_PER_CORE * usable_cores())
+        envs = SubprocVecEnv(
+            functions,
+            shared_memory=None,
+            context=context,
+            autoreset_mode=AutoresetMode.DISABLED,
+            num_workers=num_workers,
+            **(worker_options or {}),
+        )
+        super().__init__(envs, wait_num, timeout, addressable=True)
+
+
+class DummyVectorEnv(VectorEnvAdapter):
+    """All envs in the caller's process; swaps in for `tianshou.env.DummyVectorEnv`.
+
+    Args:
+        env_fns: constructors of the envs.
+        wait_num: see `VectorEnvAdapter`.
+        timeout: see `VectorEnvAdapter`.
+
+    Raises:
+        EnvError: a constructor raised.
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFn], wait_num: int | None = None, timeout: float | None = None) -> None:
+        functions = _addressable(env_fns)
+        checked_waiting(wait_num, timeout, len(functions))
+        envs = SyncVecEnv(functions, autoreset_mode=AutoresetMode.DISABLED)
+        super().__init__(envs, wait_num, timeout, addressable=True)
+
+
+def wrap(envs: VecEnv, wait_num: int | None = None, timeout: float | None = None) -> VectorEnvAdapter:
+    """A vector env of any back end, as Tianshou takes it.
+
+    Args:
+        envs: made with ``autoreset_mode="Disabled"``. Closed by the result's `close`.
+        wait_num: see `VectorEnvAdapter`.
+        timeout: see `VectorEnvAdapter`.
+    """
+    return VectorEnvAdapter(envs, wait_num, timeout)
+
+
+def _addressable(env_fns: Sequence[EnvFn]) -> list[EnvFn]:
+    return [functools.partial(make_addressable, env_fn, index) for index, env_fn in enumerate(checked_env_fns(env_fns))]
