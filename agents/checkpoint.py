@@ -14,7 +14,7 @@ import torch
 
 from vecenv.errors import UnknownSetting
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout; files of another version are refused."""
 
 

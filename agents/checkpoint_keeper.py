@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from vecenv import VecEnv
 from vecenv.errors import EnvError, UnknownSetting
 
-from .checkpoint import CheckpointError, save_checkpoint
+from .algorithms import run_config_from_dict
+from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .config import RunConfig
 from .env_states import pack_states, unpack_states
 from .learner import KeepsFiles, Learner
 from .run_directory import RunDirectory, versions
 from .stopping import EpisodeWindow
+
+REQUIRED = ("run", "spaces", "learner", "window", "seconds", "best_mean_return", "has_files", "env_states")
+
+
+def load_run(path: Path) -> tuple[RunConfig, dict[str, Any]]:
+    """Settings and content of the checkpoint at ``path``, or of the ``checkpoint.pt`` of a run's folder.
+
+    Raises:
+        CheckpointError: it cannot be read, or is not one of a run.
+        UnknownSetting: its settings are not of this version.
+    """
+    checkpoint = load_checkpoint(path)
+    missing = [name for name in REQUIRED if name not in checkpoint]
+    if missing or not isinstance(checkpoint["run"], dict):
+        raise CheckpointError(f"{path} is not the checkpoint of a run: there is no {', '.join(missing) or 'run'} in it")
+    return run_config_from_dict(checkpoint["run"]), checkpoint
 
 
 def describe_spaces(envs: VecEnv) -> dict[str, str]:
@@ -124,7 +142,7 @@ class CheckpointKeeper:
             return None, "their states are not saved where processes of their own play"
         return pack_states(states), ""
 
-    def restore(self, checkpoint: dict[str, Any], folder: Any, *, fresh_envs: bool) -> list[str]:
+    def restore(self, checkpoint: dict[str, Any], folder: Path, *, fresh_envs: bool) -> list[str]:
         """Go on from a checkpoint: learner, window, best return and, where they were saved, environments.
 
         Args:

@@ -14,9 +14,8 @@ import vecenv
 from vecenv import VecEnv
 from vecenv.errors import UnknownSetting
 
-from .algorithms import find_algorithm, run_config_from_dict
-from .checkpoint import load_checkpoint
-from .checkpoint_keeper import check_spaces
+from .algorithms import find_algorithm
+from .checkpoint_keeper import check_spaces, load_run
 from .command_line import parse_arguments
 from .config import RunConfig
 from .inference import BatchedPolicy
@@ -71,12 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_count(name, getattr(arguments, name), 1)
     if arguments.video is not None:
         check_clip_path(arguments.video)
-    checkpoint = load_checkpoint(path)
-    run = run_config_from_dict(checkpoint["run"])
-    code = _report(run, _play(run, checkpoint, arguments), arguments)
+    run, checkpoint = load_run(path)
     if arguments.video is not None:
         _record(run, checkpoint, arguments, arguments.video)
-    return code
+    return _report(run, _play(run, checkpoint, arguments), arguments)
 
 
 def trained_policy(

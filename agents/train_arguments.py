@@ -13,8 +13,9 @@ import tyro
 
 from vecenv.errors import UnknownSetting
 
-from .algorithms import find_algorithm, from_dict, preset_for, run_config_from_dict
-from .checkpoint import CheckpointError, load_checkpoint
+from .algorithms import find_algorithm, from_dict, preset_for
+from .checkpoint import CheckpointError
+from .checkpoint_keeper import load_run
 from .command_line import flag_value, parse_arguments
 from .config import RunConfig
 from .learner import Algorithm
@@ -56,11 +57,11 @@ def read_arguments(name: str, words: Sequence[str]) -> tuple[TrainArguments, dic
     resume, preset, config = (flag_value(words, flag) for flag in ("--resume", "--preset", "--config"))
     if resume is not None and (preset is not None or config is not None):
         raise UnknownSetting("--resume does not go together with --preset or --config: the checkpoint's settings hold")
-    checkpoint = None if resume is None else load_checkpoint(Path(resume))
-    if checkpoint is None:
+    checkpoint = None
+    if resume is None:
         defaults = _arguments_of(algorithm, _defaults(name, words, config, preset))
     else:
-        run = run_config_from_dict(checkpoint["run"])
+        run, checkpoint = load_run(Path(resume))
         if run.algorithm != name:
             raise CheckpointError(f"{resume} is of {run.algorithm}; go on from it with vecenv train {run.algorithm}")
         defaults = _arguments_of(algorithm, {field.name: getattr(run, field.name) for field in dataclasses.fields(run)})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vecenv
-from vecenv.errors import UnknownSetting
+from vecenv.errors import EnvError, UnknownSetting
 
 from .config import RunConfig
 from .inference import BatchedPolicy
@@ -42,7 +42,7 @@ def make_rendered_envs(run: RunConfig) -> vecenv.VecEnv:
     """
     try:
         return vecenv.make_vec(run.env, 1, "sync", preprocess=run.preprocess, statistics=True, render_mode="rgb_array")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, EnvError) as error:
         raise UnknownSetting(f"--video: {run.env} cannot be rendered ({str(error).splitlines()[0]})") from error
 
 
@@ -70,7 +70,7 @@ def record_clip(envs: vecenv.VecEnv, policy: BatchedPolicy, path: Path, seed: in
     is_gif = path.suffix.lower() == ".gif"
     options: dict[str, Any] = {"duration": 1000.0 / fps, "loop": 0} if is_gif else {"fps": fps, "macro_block_size": 2}
     player = Player(envs, policy, seed)
-    frame, count = _frame_of(envs), 0
+    frame, count = _frame_of(envs), 0  # what cannot be rendered leaves no file
     with imageio.get_writer(path, mode="I", **options) as writer:
         while True:
             writer.append_data(frame)
@@ -81,7 +81,11 @@ def record_clip(envs: vecenv.VecEnv, policy: BatchedPolicy, path: Path, seed: in
 
 
 def _frame_of(envs: vecenv.VecEnv) -> NDArray[np.uint8]:
-    frames = envs.render()
+    try:
+        frames = envs.render()
+    except EnvError as error:
+        reason = error.failures[0].message.splitlines()[0]
+        raise UnknownSetting(f"--video: the environment cannot be rendered ({reason})") from error
     if not frames or not isinstance(frames[0], np.ndarray):
         raise UnknownSetting("--video: the environment gives no pictures in render mode rgb_array")
     frame: NDArray[np.uint8] = frames[0]

@@ -118,7 +118,7 @@ def test_missing_damaged_and_foreign_files_are_named(tmp_path):
         load_checkpoint(foreign)
     other = tmp_path / "other.pt"
     torch.save({"format": 1, "weights": torch.ones(1)}, other)
-    with pytest.raises(CheckpointError, match=r"other.pt is a checkpoint of format 1; this version reads 2"):
+    with pytest.raises(CheckpointError, match=r"other.pt is a checkpoint of format 1; this version reads 3"):
         load_checkpoint(other)
 
 
@@ -155,7 +155,7 @@ def test_pickled_code_in_a_file_is_not_run(tmp_path):
 
     trap = tmp_path / "trap.pt"
     with trap.open("wb") as file:
-        pickle.dump({"format": 2, "trap": Trap()}, file, protocol=2)
+        pickle.dump({"format": 3, "trap": Trap()}, file, protocol=2)
     with pytest.raises(CheckpointError):
         load_checkpoint(trap)
     assert not (tmp_path / "ran").exists()
