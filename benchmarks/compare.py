@@ -5,6 +5,9 @@ decides nothing), by the exact permutation distribution where that is countable 
 correction for ties otherwise. A row counts as slower where p <= 0.05 **and** its median is worse by at least 5 %:
 samples of one run resemble each other more than two runs do, so significance alone would cry wolf. Three samples
 against three are the fewest that can reach p = 0.05.
+
+Where both results hold rows that are not ours (peers, the emulator limit), the geometric mean of their speeds is how
+much faster or slower the machine was. A verdict must then hold twice: for the samples as they are, and divided by that.
 """
 
 from __future__ import annotations
@@ -110,27 +113,55 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [first[value] + (counts[value] + 1) / 2 for value in values]
 
 
-def compare_samples(name: str, old: Samples, new: Samples) -> Change:
-    """Judge one row of two files."""
+def compare_samples(name: str, old: Samples, new: Samples, drift: float = 1.0) -> Change:
+    """Judge one row of two files.
+
+    Args:
+        name: of the row.
+        old: its samples then.
+        new: its samples now.
+        drift: speed of the machine now, as a multiple of its speed then.
+    """
     before, after = statistics.median(old.values), statistics.median(new.values)
-    higher = new.higher_is_better
-    speed = (after / before if higher else before / after) if before > 0 and after > 0 else math.nan
-    worse = speed < 1
-    lower, upper = (new.values, old.values) if worse == higher else (old.values, new.values)
-    p_value = mann_whitney(lower, upper)
-    fewest = 1 / math.comb(len(old.values) + len(new.values), len(old.values))
-    if fewest > SIGNIFICANCE:
-        verdict = "too few samples"
-    elif p_value > SIGNIFICANCE or math.isnan(speed) or max(speed, 1 / speed) < 1 / (1 - SMALLEST_EFFECT):
-        verdict = "same"
-    else:
-        verdict = "slower" if worse else "faster"
+    speed = _speed(before, after, new.higher_is_better)
+    verdict, p_value = _judge(old.values, new.values, new.higher_is_better)
+    if drift != 1.0 and verdict in ("slower", "faster"):
+        factor = 1 / drift if new.higher_is_better else drift
+        steadied = tuple(value * factor for value in new.values)
+        if _judge(old.values, steadied, new.higher_is_better)[0] != verdict:
+            verdict = "same"
     return Change(name, before, after, new.unit, speed, p_value, verdict, new.ours)
+
+
+def _speed(before: float, after: float, higher_is_better: bool) -> float:
+    if before <= 0 or after <= 0:
+        return math.nan
+    return after / before if higher_is_better else before / after
+
+
+def _judge(old: Sequence[float], new: Sequence[float], higher_is_better: bool) -> tuple[str, float]:
+    """Verdict and p-value for samples as they are."""
+    speed = _speed(statistics.median(old), statistics.median(new), higher_is_better)
+    worse = speed < 1
+    p_value = mann_whitney(new, old) if worse == higher_is_better else mann_whitney(old, new)
+    if 1 / math.comb(len(old) + len(new), len(old)) > SIGNIFICANCE:
+        return "too few samples", p_value
+    if p_value > SIGNIFICANCE or math.isnan(speed) or max(speed, 1 / speed) < 1 / (1 - SMALLEST_EFFECT):
+        return "same", p_value
+    return "slower" if worse else "faster", p_value
 
 
 def compare_results(old: Mapping[str, Samples], new: Mapping[str, Samples]) -> list[Change]:
     """Judge every row that both results have, in the order of the new one."""
-    return [compare_samples(name, old[name], samples) for name, samples in new.items() if name in old]
+    common = [name for name in new if name in old]
+    drift = machine_drift([compare_samples(name, old[name], new[name]) for name in common])
+    return [compare_samples(name, old[name], new[name], drift if new[name].ours else 1.0) for name in common]
+
+
+def machine_drift(changes: Sequence[Change]) -> float:
+    """Speed of the machine now as a multiple of its speed then, by what is not ours; 1 where there is nothing such."""
+    speeds = [change.speed for change in changes if not change.ours and not math.isnan(change.speed)]
+    return statistics.geometric_mean(speeds) if speeds else 1.0
 
 
 def read_result(path: Path, name: str) -> tuple[dict[str, Any], dict[str, Samples]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import Any
 from vecenv.doctor import report as installation_report
 from vecenv.errors import MissingExtra
 
-from .compare import Change, Samples, compare_results, differing_facts, read_result
+from .compare import Change, Samples, compare_results, differing_facts, machine_drift, read_result
 from .timing import Rates
 
 EXIT_SLOWER = 1
@@ -139,12 +137,14 @@ def print_changes(path: Path, changes: Sequence[Change], other_facts: Sequence[s
         cells = [change.name, f"{change.old:,.4g}", f"{change.new:,.4g}", change.unit, f"{change.speed:.2f}x"]
         rows.append([*cells, f"{change.p_value:.3f}", change.verdict + ("" if change.ours else " (not ours)")])
     header = ["compared with " + path.name, "then", "now", "unit", "speed", "p", "verdict"]
-    print_table("Mann-Whitney U on the raw samples; slower: p <= 0.05 and 5 % or more", header, rows)
+    print_table(
+        "Mann-Whitney U on the raw samples; slower: p <= 0.05 and 5 % or more, beyond the machine", header, rows
+    )
     for line in other_facts:
         print(f"  differs: {line}")
-    drift = [change.speed for change in changes if not change.ours and not math.isnan(change.speed)]
-    if drift:
-        print(f"  what is not ours ran at {statistics.median(drift):.2f} times its speed of then: the machine, mostly")
+    if any(not change.ours for change in changes):
+        speed = f"{machine_drift(changes):.2f} times its speed of then"
+        print(f"  what is not ours ran at {speed}, which is taken for the machine's doing")
     slower = [change.name for change in changes if change.ours and change.verdict == "slower"]
     print(f"slower beyond noise: {', '.join(slower)}" if slower else "nothing of ours got slower beyond noise")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vecenv.benchmarks import arguments as words_of
-from vecenv.benchmarks.compare import Samples, compare_samples, mann_whitney, read_result
+from vecenv.benchmarks.compare import Samples, compare_results, compare_samples, mann_whitney, read_result
 from vecenv.benchmarks.report import EXIT_SLOWER, check_output, commit, publish
 from vecenv.errors import MissingExtra, UnknownSetting
 
@@ -51,6 +51,35 @@ OLD = Samples((100.0, 101.0, 99.0, 102.0, 98.0), "steps/s")
 )
 def test_verdicts(values: tuple[float, ...], verdict: str) -> None:
     assert compare_samples("row", OLD, Samples(values, "steps/s")).verdict == verdict
+
+
+def test_what_the_machine_did_to_everything_is_not_held_against_us() -> None:
+    old = {"ours": OLD, "peer": Samples(OLD.values, "steps/s", ours=False)}
+
+    def verdict(ours: float, peer: float) -> str:
+        new = {
+            "ours": Samples(tuple(value * ours for value in OLD.values), "steps/s"),
+            "peer": Samples(tuple(value * peer for value in OLD.values), "steps/s", ours=False),
+        }
+        return compare_results(old, new)[0].verdict
+
+    assert verdict(0.7, 1.0) == "slower"
+    assert verdict(0.7, 0.7) == "same"  # a slow minute
+    assert verdict(0.5, 0.7) == "slower"
+    assert verdict(1.0, 1.4) == "same"  # the peer got better, we did not get worse
+    assert verdict(1.4, 1.4) == "same"
+    assert verdict(1.4, 1.0) == "faster"
+
+
+def test_a_slow_machine_makes_times_longer() -> None:
+    def rows(ours: float, peer: float) -> dict[str, Samples]:
+        return {
+            "ours": Samples(tuple(value * ours for value in OLD.values), "s", higher_is_better=False),
+            "peer": Samples(tuple(value * peer for value in OLD.values), "s", higher_is_better=False, ours=False),
+        }
+
+    assert compare_results(rows(1, 1), rows(2, 2))[0].verdict == "same"
+    assert compare_results(rows(1, 1), rows(2, 1))[0].verdict == "slower"
 
 
 def test_times_are_better_when_lower() -> None:
