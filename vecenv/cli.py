@@ -52,6 +52,7 @@ BENCHMARKS = {
     "wrappers": Command("vecenv.benchmarks.wrappers", "cost of every stage of an Atari agent step", "bench"),
     "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
     "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
+    "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
 }
 
