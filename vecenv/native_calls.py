@@ -31,7 +31,6 @@ class EngineCalls:
             function: of the engine, not written in Python.
             arguments: for it.
         """
-        self._received.clear()
         self._sent.extend(starmap(function, [arguments]))
 
     def receive(self, function: Callable[[], Any], count: int = 1) -> list[Any]:
@@ -42,8 +41,8 @@ class EngineCalls:
             count: number of results.
         """
         self._fill(function, count)
-        results = self._received[:count]
-        self._sent.clear()
+        results = self._received
+        self._sent, self._received = [], []
         return results
 
     def receive_next(self, function: Callable[[], Any], count: int) -> list[Any]:
