@@ -15,7 +15,7 @@ import socket
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -168,4 +168,4 @@ def _packed_failure(error: Exception, first: int) -> bytes:
             plain = [dataclasses.replace(own, exception=None) for own in failures]
             return dumps(FailedMessage(env_error(plain, error.doing)))
     text = "".join(traceback.format_exception(error)).rstrip()
-    return dumps(FailedMessage(cast(VecEnvError, VecEnvError(f"actor process {os.getpid()} failed:\n{text}"))))
+    return dumps(FailedMessage(VecEnvError(f"actor process {os.getpid()} failed:\n{text}")))

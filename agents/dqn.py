@@ -63,6 +63,7 @@ class DQN:
         self.device = torch.device(device)
         self.env_steps = 0
         self.learning = QLearning(envs, config, seed=seed, device=self.device)
+        self.precision: dict[str, Any] = self.learning.precision  # the same dictionary
         stack_size = config.stack_size or (envs.config.stack_size if envs.config is not None else 1)
         spec = ReplaySpec.of(envs.single_observation_space, config.num_envs, config.replay_capacity, stack_size)
         self.replay = ReplayBuffer(
@@ -93,11 +94,6 @@ class DQN:
             writer = ReplayWriter(self.replay.memory, 0, envs.num_envs, mode)
             head = EpsilonGreedy()
             self.player = Player(envs, self._policy(head), head, writer)
-
-    @property
-    def precision(self) -> dict[str, Any]:
-        """Number formats in use."""
-        return self.learning.precision
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
         return BatchedPolicy(
@@ -242,7 +238,7 @@ class DQN:
         saved = None
         if self._saved_replay is not None and self._saved_replay[0] == self.env_steps:
             saved = self._saved_replay[1]
-        state = {
+        state: dict[str, Any] = {
             "learning": self.learning.state_dict(),
             "replay": self.replay.state_dict(with_rows=saved is not None),
             "replay_file": saved,
@@ -320,4 +316,7 @@ def evaluation_policy(
     return BatchedPolicy(cast(Any, network.to(device)), head=head, device=device, seed=seed)
 
 
-ALGORITHM = Algorithm("DQN", DQNConfig, DQN_PRESETS, DQN, env_settings, evaluation_policy)
+# A replay is large: it is not written every minute.
+ALGORITHM = Algorithm(
+    "DQN", DQNConfig, DQN_PRESETS, DQN, env_settings, evaluation_policy, {"checkpoint_seconds": 300.0}
+)

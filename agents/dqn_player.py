@@ -54,7 +54,7 @@ class Player:
         self.is_filler = np.zeros(envs.num_envs, np.bool_)
         self._env_actions = EnvActions(envs.single_action_space)
         # Back ends that step by themselves do so from `begin_step` on, others within `end_step`.
-        self._sends = isinstance(envs, SendRecvVecEnv) and envs.batch_size == envs.num_envs
+        self._sender = envs if isinstance(envs, SendRecvVecEnv) and envs.batch_size == envs.num_envs else None
         self._observations: NDArray[Any] | None = None
         self._actions = np.zeros(envs.num_envs, np.int64)
 
@@ -87,12 +87,15 @@ class Player:
             raise RuntimeError("a step was taken before reset")
         self.head.epsilon = epsilon
         self._actions = self.policy.act(self._observations).actions
-        if self._sends:
-            self.envs.send(self._env_actions(self._actions))
+        if self._sender is not None:
+            self._sender.send(self._env_actions(self._actions))
 
     def end_step(self) -> Played:
         """Wait for the step and write it into the replay."""
-        result = self.envs.recv() if self._sends else self.envs.step(self._env_actions(self._actions))
+        if self._sender is not None:
+            result = self._sender.recv()
+        else:
+            result = self.envs.step(self._env_actions(self._actions))
         self.writer.record(self._actions, self.is_filler, result)
         env_steps = len(self.is_filler) - int(self.is_filler.sum())
         if self._mode is AutoresetMode.NEXT_STEP:

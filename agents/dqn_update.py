@@ -20,7 +20,7 @@ from .dqn_loss import QMinibatch, row_losses
 from .dqn_staging import MinibatchStaging
 from .networks import CNNTrunk
 from .parallel_gradients import ParallelGradients
-from .precision import ChosenPrecision, choose_acting_precision, choose_training_precision
+from .precision import choose_acting_precision, choose_training_precision
 from .q_networks import build_q_network
 from .replay_buffer import ReplayBuffer
 from .schedules import linear
@@ -63,7 +63,7 @@ class QLearning:
         )
         self._parameters = list(self.network.parameters())
         self.updates = 0
-        self.precision: dict[str, ChosenPrecision] = {"acting": "float32", "training": "float32"}
+        self.precision: dict[str, Any] = {"acting": "float32", "training": "float32"}
         self._noise = torch.Generator(device=device).manual_seed(seed)
         self._gradients = ParallelGradients(self.network, self._num_training_threads())
         self._staging = MinibatchStaging(device)
@@ -145,9 +145,9 @@ class QLearning:
             training = choose_training_precision(
                 lambda autocast: self._compute_gradients(minibatch, autocast), requested, self.device
             )
-            self.precision = {"acting": acting, "training": training}
+            self.precision.update(acting=acting, training=training)
         elif requested == "bfloat16":
-            self.precision = {"acting": "bfloat16", "training": "bfloat16"}
+            self.precision.update(acting="bfloat16", training="bfloat16")
         self.update_target()
 
     def take_figures(self, env_steps: int) -> dict[str, float | None]:
@@ -206,6 +206,6 @@ class QLearning:
         self.target_network.load_state_dict(state["target_network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = int(state["updates"])
-        self.precision = dict(state["precision"])
+        self.precision.update(state["precision"])
         self._noise.set_state(state["noise_generator"])
         self._smoothed_loss = state["smoothed_loss"]

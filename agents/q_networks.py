@@ -128,7 +128,8 @@ class QNetwork(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             features = features.float()
             if self.value_layer is None:
-                return self.advantage_layer(features).view(-1, self.num_actions, self._num_atoms)
+                outputs: Tensor = self.advantage_layer(features)
+                return outputs.view(-1, self.num_actions, self._num_atoms)
             half = features.shape[-1] // 2
             values = self.value_layer(features[:, :half]).unsqueeze(1)  # (B, 1, Z)
             advantages = self.advantage_layer(features[:, half:]).view(-1, self.num_actions, self._num_atoms)

@@ -40,7 +40,7 @@ def save_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path) -> d
             file.truncate(memory.spec.nbytes)
             for offset, part in _parts(memory, written):
                 file.seek(offset)
-                data = memoryview(part).cast("B")
+                data = part.data.cast("B")
                 file.write(data)
                 checksum = zlib.crc32(data, checksum)
             file.flush()
@@ -67,7 +67,7 @@ def load_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path, reco
     checksum = 0
     for offset, part in _parts(memory, written):
         data = saved[offset : offset + part.nbytes]
-        checksum = zlib.crc32(memoryview(data), checksum)
+        checksum = zlib.crc32(data.data, checksum)
         part.view(np.uint8).reshape(-1)[:] = data
     if checksum != record["checksum"]:
         raise UnknownSetting(f"the replay in {path} is not the one that this checkpoint was saved with")
