@@ -206,8 +206,7 @@ class ES:
             raise ValueError(f"expected {self.parameters.numel()} parameters, got {parameters.numel()}")
         if (state["observation_statistics"] is None) is not (self.observation_statistics is None):
             raise ValueError("normalise_observations cannot be switched in the middle of a run")
-        with torch.no_grad():
-            self.parameters.copy_(parameters)
+        self.parameters.detach().copy_(parameters)
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group in self.optimizer.param_groups:  # these are settings, which may have been changed
             group["lr"], group["weight_decay"] = self.config.learning_rate, self.config.weight_decay

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-from vecenv.errors import UnknownSetting
+from typing import Literal
 
 from .config import NetworkName
+from .setting_checks import check_choice, check_count, check_number
 
 FitnessShaping = Literal["centered-ranks", "normalised"]
 EngineName = Literal["inline", "processes"]
-
-_WHOLE_FROM_ONE = ("num_pairs", "total_steps", "hidden_size")
-_WHOLE_FROM_ZERO = ("unperturbed_pairs", "workers", "pairs_at_once", "max_episode_steps")
 
 
 @dataclass(frozen=True)
@@ -58,19 +54,15 @@ class ESConfig:
         Raises:
             UnknownSetting: names the setting, the value and what is allowed.
         """
-        for names, least in ((_WHOLE_FROM_ONE, 1), (_WHOLE_FROM_ZERO, 0)):
-            for name in names:
-                value = getattr(self, name)
-                if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise UnknownSetting(f"{name} must be a whole number of at least {least}, got {value!r}")
+        for name in ("num_pairs", "total_steps", "hidden_size"):
+            check_count(name, getattr(self, name), 1)
+        for name in ("unperturbed_pairs", "workers", "pairs_at_once", "max_episode_steps"):
+            check_count(name, getattr(self, name), 0)
         for name in ("noise_std", "learning_rate"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise UnknownSetting(f"{name} must be a number above 0, got {getattr(self, name)!r}")
-        if not 0.0 <= self.weight_decay < float("inf"):
-            raise UnknownSetting(f"weight_decay must be a number of at least 0, got {self.weight_decay!r}")
-        for name, kind in (("fitness", FitnessShaping), ("network", NetworkName), ("engine", EngineName)):
-            if getattr(self, name) not in get_args(kind):
-                raise UnknownSetting(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
+            check_number(name, getattr(self, name), above=0.0)
+        check_number("weight_decay", self.weight_decay, least=0.0)
+        for name, choices in (("fitness", FitnessShaping), ("network", NetworkName), ("engine", EngineName)):
+            check_choice(name, getattr(self, name), choices)
 
     @property
     def played_pairs(self) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vecenv import VecEnv
 
+from .actions import EnvActions
 from .es_config import ESConfig
 from .inference import BatchedPolicy
 from .learner import CollectionInterrupted
@@ -106,7 +107,7 @@ class PopulationEvaluator:
             head=action_head(envs.single_action_space, device),
             device=device,
         )
-        self._first_action = int(getattr(envs.single_action_space, "start", 0))
+        self._to_env = EnvActions(envs.single_action_space)
 
     def evaluate(
         self, broadcast: Broadcast, pairs: Sequence[int], stop_requested: Callable[[], bool] = lambda: False
@@ -141,9 +142,7 @@ class PopulationEvaluator:
                 raise CollectionInterrupted
             if moments is not None:
                 moments.add(observations, active)
-            actions = self._policy.act(observations).actions
-            if self._first_action:
-                actions = actions + self._first_action
+            actions = self._to_env(self._policy.act(observations).actions)
             observations, _, terminations, truncations, _ = self.envs.step(actions)
             lengths += active
             ended = terminations | truncations

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .actions import EnvActions
 from .es_config import ESConfig
 from .networks import CONVOLUTIONS, CNNTrunk, MLPTrunk, initialise_orthogonal
+from .normalisation import LIMIT
 
-NORMALISED_LIMIT = 10.0
-"""Normalised observations are cut off here: a component that hardly varied so far may suddenly do so."""
 _ALIGNMENT = 16
 """float32 numbers in 64 bytes."""
 
@@ -76,7 +76,7 @@ def build_policy_network(
         NotImplementedError: for spaces that have no network or action head, by name.
         ValueError: when the network does not fit the observations.
     """
-    num_outputs = _num_outputs(action_space)
+    num_outputs = EnvActions(action_space).size
     if not isinstance(observation_space, gymnasium.spaces.Box):
         raise NotImplementedError(f"ES reads Box observations only; there is no network for {observation_space}")
     shape = observation_space.shape
@@ -95,47 +95,35 @@ def build_policy_network(
     if config.normalise_observations and observation_space.dtype == np.uint8:
         raise ValueError(f"normalise_observations is for vectors; {observation_space} holds bytes, which are scaled")
     if config.normalise_observations:
-        scaling = ObservationScaling(torch.zeros(shape), torch.ones(shape), NORMALISED_LIMIT)
+        scaling = ObservationScaling(torch.zeros(shape), torch.ones(shape), LIMIT)
     else:
         factor = CNNTrunk.SCALE if observation_space.dtype == np.uint8 else 1.0
         scaling = ObservationScaling(torch.zeros(()), torch.tensor(factor))
     return PolicyNetwork(scaling, nn.Sequential(*trunk.layers, head), num_outputs).requires_grad_(False)
 
 
-def _num_outputs(action_space: gymnasium.Space[Any]) -> int:
-    if isinstance(action_space, gymnasium.spaces.Discrete):
-        return int(action_space.n)
-    if isinstance(action_space, gymnasium.spaces.Box) and np.issubdtype(action_space.dtype, np.floating):
-        return math.prod(action_space.shape)
-    raise NotImplementedError(f"ES acts in Discrete and float Box action spaces only, not in {action_space}")
-
-
 class SquashedMean:
     """Action head for Box spaces: the same action for the same outputs, inside the bounds.
 
     Where a component is bounded on both sides, tanh of the output is stretched from [-1, 1] to the bounds; where it is
-    not, the output itself is the action, cut off at a bound that stands alone.
+    not, the output itself is the action.
     """
 
     def __init__(self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu") -> None:
         """Act in ``space``."""
-        self._low, self._high = (torch.from_numpy(bound).reshape(-1).to(device) for bound in (space.low, space.high))
-        self._shape = space.shape
-        self._bounded = torch.isfinite(self._low) & torch.isfinite(self._high)
-        self._all_bounded = bool(self._bounded.all())
-        low, high = self._low.to(torch.float64), self._high.to(torch.float64)  # where no difference overflows
-        self._center = torch.where(self._bounded, (low + high) / 2, 0.0).to(torch.float32)
-        self._half = torch.where(self._bounded, (high - low) / 2, 1.0).to(torch.float32)
+        low, high = (torch.from_numpy(bound).reshape(-1).to(torch.float64) for bound in (space.low, space.high))
+        bounded = torch.isfinite(low) & torch.isfinite(high)
+        self._bounded = None if bool(bounded.all()) else bounded.to(device)
+        # In float64 no difference overflows.
+        self._center = torch.where(bounded, (low + high) / 2, 0.0).to(device, torch.float32)
+        self._half = torch.where(bounded, (high - low) / 2, 1.0).to(device, torch.float32)
 
     def __call__(self, outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Actions [B, *shape] in the space's dtype for ``outputs`` [B, A], and log-probabilities [B], all 0."""
+        """Actions [B, A] for ``outputs`` [B, A], and their log-probabilities [B], which are 0."""
         means = torch.tanh(outputs)
-        if not self._all_bounded:
+        if self._bounded is not None:
             means = torch.where(self._bounded, means, outputs)
-        actions = (means * self._half + self._center).to(self._low.dtype)
-        # Rounding may carry a value past its bound by the last bit.
-        actions = torch.clamp(actions, self._low, self._high)
-        return actions.reshape(len(outputs), *self._shape), outputs.new_zeros(len(outputs))
+        return means * self._half + self._center, outputs.new_zeros(len(outputs))
 
 
 def action_head(action_space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> str | SquashedMean:

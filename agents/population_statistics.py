@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .normalisation import merge_moments
+
 LEAST_STD = 1e-2
 """Components that hardly vary are not blown up further than by this."""
 PAYLOAD_BYTES = 160
@@ -73,16 +75,9 @@ class ObservationStatistics:
         return self.mean.astype(np.float32), scale.astype(np.float32)
 
     def merge(self, count: int, mean: NDArray[np.float64], variance: NDArray[np.float64]) -> None:
-        """Add ``count`` observations of known mean and variance, [D] each (Chan et al., 1979)."""
-        if self.count == 0:
-            self.count, self.mean, self.variance = count, mean.copy(), variance.copy()
-            return
-        total = self.count + count
-        difference = mean - self.mean
-        share = count / total
-        self.variance = self.variance + share * (variance - self.variance) + share * (1 - share) * difference**2
-        self.mean = self.mean + share * difference
-        self.count = total
+        """Add ``count`` observations of known mean and variance, [D] each."""
+        merged = merge_moments(self.count, self.mean, self.variance, count, mean, variance)
+        self.count, self.mean, self.variance = int(merged[0]), merged[1], merged[2]
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to go on from."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from vecenv.agents.actions import EnvActions
 from vecenv.agents.es_config import ESConfig
 from vecenv.agents.inference import BatchedPolicy
 from vecenv.agents.population_network import (
@@ -128,25 +129,26 @@ def test_weights_follow_the_seed_and_leave_the_global_generator_alone() -> None:
 
 
 def test_box_actions_reach_the_bounds_and_never_leave_them() -> None:
-    space = Box(np.array([-2.0, 0.0, -np.inf, 1.0]), np.array([1.0, 0.1, np.inf, np.inf]), dtype=np.float32)
+    space = Box(np.array([-2, 0, -np.inf, 1], np.float32), np.array([1, 0.1, np.inf, np.inf], np.float32))
     head, generator = SquashedMean(space), torch.Generator()
     outputs = torch.tensor([[100.0] * 4, [-100.0] * 4, [0.0] * 4, [0.5, 0.5, 0.5, 1.5]])
-    actions, log_probs = head(outputs, generator)
+    squashed, log_probs = head(outputs, generator)
     assert log_probs.tolist() == [0.0] * 4
+    actions = EnvActions(space)(squashed.numpy())
     assert actions[0].tolist() == pytest.approx([1.0, 0.1, 100.0, 100.0])
     assert actions[1].tolist() == pytest.approx([-2.0, 0.0, -100.0, 1.0])
     assert actions[2].tolist() == pytest.approx([-0.5, 0.05, 0.0, 1.0])
     assert actions[3].tolist() == pytest.approx([-0.5 + 1.5 * np.tanh(0.5), 0.05 + 0.05 * np.tanh(0.5), 0.5, 1.5])
-    for row in actions.numpy():
+    for row in actions:
         assert space.contains(row)
 
 
 def test_box_actions_have_the_shape_and_dtype_of_the_space() -> None:
     space = Box(-0.3, 0.7, (2, 3), np.float64)
-    actions, _ = SquashedMean(space)(torch.randn(5, 6) * 9, torch.Generator())
+    actions = EnvActions(space)(SquashedMean(space)(torch.randn(5, 6) * 9, torch.Generator())[0].numpy())
     assert actions.shape == (5, 2, 3)
-    assert actions.dtype == torch.float64
-    assert all(space.contains(action) for action in actions.numpy())
+    assert actions.dtype == np.float64
+    assert all(space.contains(action) for action in actions)
 
 
 @pytest.mark.parametrize(
