@@ -53,6 +53,7 @@ BENCHMARKS = {
     "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
     "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
     "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
+    "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
 }
 

@@ -1,0 +1,61 @@
+"""`vecenv bench inference`: every way decides the same, and the figures come out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from vecenv import cli
+from vecenv.benchmarks import inference
+
+FAST = ["--rounds", "1", "--seconds", "0.01", "--batch-sizes", "1,3"]
+
+
+@pytest.mark.parametrize("network", ["mlp", "small-cnn"])
+def test_all_ways_decide_alike(network):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    shared = inference.shared_contestants(network, 5, ["float32"], "cpu")
+    own = inference.per_env_contestants(network, 5)
+    for batched, one_by_one in (shared, own):
+        assert batched.act().actions.tolist() == one_by_one.act()
+        assert batched.batch_size == 5
+    torch.set_num_threads(threads)
+
+
+def test_the_command_writes_its_figures(tmp_path, capsys):
+    path = tmp_path / "inference.json"
+    assert cli.main(["bench", "inference", "--network", "mlp", *FAST, "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    assert document["settings"]["batch_sizes"] == [1, 3]
+    assert set(document["results"]) == {"1", "3"}
+    names = [row["name"] for row in document["results"]["3"]]
+    assert names == [
+        "batched, float32",
+        "batched, bfloat16",
+        "once per env, float32",
+        "own weights, batched",
+        "own weights, once per env",
+    ]
+    assert all(row["median"] > 0 for row in document["results"]["3"])
+    assert document["samples"]["batched, float32, batch 3"]["ours"] is True
+    assert document["samples"]["once per env, float32, batch 3"]["ours"] is False
+    assert "3 environments at once" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--network", "transformer"], "there is no network 'transformer'"),
+        (["--precisions", "float8"], "there is no precision 'float8'"),
+        (["--precisions", ","], "at least one of float32"),
+        (["--device", "abacus"], "device 'abacus' was asked for"),
+    ],
+)
+def test_what_there_is_not_is_one_line(words, named, capsys):
+    assert cli.main(["bench", "inference", *words]) == 2
+    errors = capsys.readouterr().err
+    assert named in errors
+    assert len(errors.splitlines()) == 1
