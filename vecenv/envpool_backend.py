@@ -207,14 +207,16 @@ class EnvPoolVecEnv(NativeVecEnv):
         return batch._replace(final_observations=final_observations, final_infos=final_infos)
 
     def _games_over(self, batch: EngineBatch) -> Array:
-        if self._plays_lives:
-            return (batch.infos["terminated"] != 0) | batch.truncations
-        return super()._games_over(batch)
+        if not self._plays_lives:
+            return super()._games_over(batch)
+        game_over: Array = batch.infos["terminated"] != 0
+        return game_over | batch.truncations
 
     # -- batches as envs finish --------------------------------------------------------------------------------------
 
     def _env_ids(self, states: list[Array]) -> Array:
-        return states[self._pool._state_keys.index("info:env_id")]
+        env_ids: Array = states[self._pool._state_keys.index("info:env_id")]
+        return env_ids
 
     def _gather(self) -> EngineBatch:
         """Receive all envs, which are all outstanding, and put them into env order."""

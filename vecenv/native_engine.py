@@ -194,7 +194,7 @@ class NativeVecEnv(SendRecvVecEnv):
     def _replace_ignored_actions(self) -> None:
         """Under NEXT_STEP the action after an end may be anything; engines would still look at it."""
         if self._done.any():
-            map_arrays(self._arrays.actions, lambda array: array.__setitem__(self._done, 0))
+            map_arrays(self._arrays.actions, lambda array: only_rows(array, ~self._done))
 
     def _await_batch(self) -> None:
         """Take out what an interrupted call left in the engine."""
@@ -314,9 +314,15 @@ class NativeVecEnv(SendRecvVecEnv):
         self._check_open(doing)
         raise NotImplementedError(f"backend={self.engine!r} has no {doing}: {why}; use backend='subproc' or 'sync'")
 
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:
-        """The seeds of the engine's generators, -1 before the first reset."""
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """``np_random_seed``: the seeds of the engine's generators, -1 before the first reset. All else is refused.
+
+        Raises:
+            NotImplementedError: any other name.
+        """
+        if name != "np_random_seed":
+            self._refuse("call and get_attr")
+        self._check_open("get_attr")
         return tuple(self._engine_seeds)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
