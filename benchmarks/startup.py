@@ -1,4 +1,4 @@
-"""``vecenv bench startup``: what it costs to import vecenv, to build a batch of Pong, and to keep a worker."""
+"""``vecenv bench startup``: what it costs to import vecenv, to build a batch on each back end, and to keep a worker."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
+from vecenv.atari import find_game
 from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
+from vecenv.errors import MissingExtra, UnknownSetting
 
-from .arguments import add_output, add_timing, positive_int
+from .arguments import add_output, add_timing, check_known, positive_int, words
 from .compare import Samples
-from .report import check_output, publish
+from .contestants import BACKENDS
+from .report import check_output, print_table, publish
 
 BASE_IMPORTS = "import numpy, gymnasium"
+#: Parts of a start, in their order, and what each is.
+PHASES = {"import": "import vecenv, back end", "build": "build", "reset": "first reset", "step": "first step"}
 
 # Each runs in a fresh interpreter and prints one line of JSON: imports and caches start from nothing only there.
 USE = "; vecenv.make_vec"  # names are loaded at first use
@@ -30,18 +36,25 @@ start = time.perf_counter()
 print(time.perf_counter() - start)
 """
 BUILD_SCRIPT = """
-import json, time
+import json, os, time
 import numpy, gymnasium, psutil
 if __name__ == "__main__":
-    start = time.perf_counter()
+    times = [time.perf_counter()]
     import vecenv
-    envs = vecenv.make_vec({env!r}, {num_envs}, "subproc", num_workers={num_workers})
+    vecenv.make_vec
+    times.append(time.perf_counter())
+    envs = vecenv.make_vec({env!r}, {num_envs}, {backend!r}, **{arguments})
+    times.append(time.perf_counter())
     envs.reset(seed=0)
-    seconds = time.perf_counter() - start
+    times.append(time.perf_counter())
+    envs.step(envs.action_space.sample())
+    times.append(time.perf_counter())
     for _ in range(50):
         envs.step(envs.action_space.sample())
-    private = [psutil.Process(pid).memory_full_info().uss for pid in envs.worker_pids]
+    processes = getattr(envs, "worker_pids", None) or [os.getpid()]
+    private = [psutil.Process(pid).memory_full_info().uss for pid in processes]
     envs.close()
+    seconds = [end - start for start, end in zip(times, times[1:])]
     print(json.dumps({{"seconds": seconds, "private_bytes": private}}))
 """
 
@@ -54,46 +67,72 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 1 if a part could not be measured or, with ``--compare``, got slower beyond noise.
+
+    Raises:
+        UnknownSetting, MissingExtra: a back end that does not exist or is not installed.
     """
     parser = argparse.ArgumentParser(prog="vecenv bench startup", description=__doc__)
     parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment to build (default PongNoFrameskip-v4)")
     parser.add_argument("--num-envs", type=positive_int, default=16, help="environments in the batch (default 16)")
     parser.add_argument("--num-workers", type=positive_int, help="worker processes (default: usable cores)")
+    text = f"comma-separated: {', '.join(BACKENDS)} (default subproc)"
+    parser.add_argument("--backends", type=words, default=["subproc"], help=text)
+    text = "fresh interpreters per back end with kernels from the cache; one more compiles them (default 3)"
+    parser.add_argument("--builds", type=positive_int, default=3, help=text)
     add_timing(parser, rounds=7)
     add_output(parser, "startup")
     arguments = parser.parse_args(argv)
     check_output(arguments, "startup")
+    _check_backends(arguments.backends, arguments.env)
     workers = min(arguments.num_workers or usable_cores(), arguments.num_envs)
     print(describe_machine())
+    results: dict[str, Any] = {}
     try:
-        results: dict[str, Any] = {"import": measure_import(arguments.rounds)}
+        results["import"] = measure_import(arguments.rounds)
         _print_import(results["import"])
-        results["build"] = measure_build(arguments.env, arguments.num_envs, workers)
-        _print_build(results["build"], arguments.env, arguments.num_envs)
+        results["build"] = {
+            backend: measure_build(arguments.env, arguments.num_envs, workers, backend, arguments.builds)
+            for backend in arguments.backends
+        }
     except subprocess.CalledProcessError as error:
         last_line = (error.stderr.strip().splitlines() or ["no message"])[-1]
         print(f"vecenv bench startup: a fresh interpreter failed: {last_line}", file=sys.stderr)
         return 1
+    _print_builds(results["build"], arguments.env, arguments.num_envs)
     settings = {"env_id": arguments.env, "num_envs": arguments.num_envs, "num_workers": workers}
-    settings["rounds"] = arguments.rounds
+    settings |= {"rounds": arguments.rounds, "builds": arguments.builds, "backends": arguments.backends}
     return publish(arguments, "startup", settings=settings, results=results, samples=_samples(results, arguments.env))
 
 
+def _check_backends(names: Sequence[str], env_id: str) -> None:
+    check_known(names, list(BACKENDS), "back end")
+    for name in names:
+        contender = BACKENDS[name]
+        if contender.module and find_spec(contender.module) is None:
+            raise MissingExtra(contender.distribution, contender.extra)
+        if contender.atari_only and find_game(env_id) is None:
+            raise UnknownSetting(f"the back end {name!r} has Atari games only")
+
+
 def _samples(results: dict[str, Any], env_id: str) -> dict[str, Samples]:
-    """Raw samples by row; a build is timed once only, which no test can judge, so it is left out."""
+    """Raw samples by row; what was timed once only, a build that compiles, no test can judge, so it is left out."""
     seconds = results["import"]["seconds"]
 
     def over_base(name: str) -> Samples:
         differences = [ours - base for ours, base in zip(seconds[name], seconds["base"], strict=True)]
         return Samples(tuple(differences), "s", higher_is_better=False)
 
-    private = tuple(float(size) for size in results["build"]["warm"]["private_bytes"])
-    return {
+    samples = {
         "import numpy, gymnasium": Samples(tuple(seconds["base"]), "s", higher_is_better=False, ours=False),
         "import vecenv over numpy and gymnasium": over_base("with_vecenv"),
         "vecenv.make_vec looked up, over numpy and gymnasium": over_base("with_make_vec"),
-        f"private memory of a worker with {env_id}": Samples(private, "bytes", higher_is_better=False),
     }
+    for backend, build in results["build"].items():
+        whole = tuple(sum(run["seconds"]) for run in build["warm"])
+        private = tuple(float(max(run["private_bytes"])) for run in build["warm"])
+        samples[f"{backend}: start of {env_id}, warm"] = Samples(whole, "s", higher_is_better=False)
+        samples[f"{backend}: private memory with {env_id}"] = Samples(private, "bytes", higher_is_better=False)
+    return samples
 
 
 def measure_import(rounds: int) -> dict[str, Any]:
@@ -121,16 +160,28 @@ def measure_import(rounds: int) -> dict[str, Any]:
     return {"seconds": samples, "median_differences": differences}
 
 
-def measure_build(env_id: str, num_envs: int, num_workers: int) -> dict[str, Any]:
-    """Time import, building and the first reset in a fresh interpreter: with no compiled kernel cached, then with.
+def measure_build(env_id: str, num_envs: int, num_workers: int, backend: str, builds: int) -> dict[str, Any]:
+    """Time the start of a vector env in fresh interpreters: once with no compiled kernel cached, then with.
+
+    Args:
+        env_id: id of the environment.
+        num_envs: environments in the batch.
+        num_workers: processes, or threads of an engine.
+        backend: name of the back end.
+        builds: warm starts.
 
     Returns:
-        For ``cold`` and ``warm``: seconds, and private memory in bytes of each worker after 50 steps.
+        ``cold``: the run that compiled, and ``warm``: a list of the others. Each has seconds for every one of
+        `PHASES`, and private memory in bytes, after 50 steps, of each worker, or of the process where there are none.
     """
-    script = BUILD_SCRIPT.format(env=env_id, num_envs=num_envs, num_workers=num_workers)
+    arguments: dict[str, Any] = {"num_workers": num_workers} if BACKENDS[backend].uses_workers else {}
+    if find_game(env_id) is not None and backend == "envpool":
+        arguments["preprocess"] = "envpool"
+    script = BUILD_SCRIPT.format(env=env_id, num_envs=num_envs, backend=backend, arguments=arguments)
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-        return {name: json.loads(_run(script, environment)) for name in ("cold", "warm")}
+        cold = json.loads(_run(script, environment))
+        return {"cold": cold, "warm": [json.loads(_run(script, environment)) for _ in range(builds)]}
 
 
 def _run(script: str, environment: dict[str, str] | None = None) -> str:
@@ -151,10 +202,16 @@ def _print_import(result: dict[str, Any]) -> None:
     )
 
 
-def _print_build(result: dict[str, Any], env_id: str, num_envs: int) -> None:
-    for name, what in (("cold", "kernels compiled anew"), ("warm", "kernels from the cache")):
-        private = result[name]["private_bytes"]
-        print(
-            f"import, build and reset {num_envs} x {env_id}, {what}: {result[name]['seconds']:.2f} s; "
-            f"private memory per worker: {max(private) / 2**20:.1f} MiB ({len(private)} workers)"
-        )
+def _print_builds(builds: dict[str, Any], env_id: str, num_envs: int) -> None:
+    rows = []
+    for backend, build in builds.items():
+        for name, runs in (("compiled anew", [build["cold"]]), ("from the cache", build["warm"])):
+            phases = [statistics.median(run["seconds"][place] for run in runs) for place in range(len(PHASES))]
+            whole = statistics.median(sum(run["seconds"]) for run in runs)
+            private = max(size for run in runs for size in run["private_bytes"])
+            count = len(runs[0]["private_bytes"])
+            cells = [backend, name, *(f"{seconds:.3f}" for seconds in phases), f"{whole:.2f}"]
+            rows.append([*cells, f"{private / 2**20:.1f} x {count}"])
+    title = f"{num_envs} x {env_id} from nothing, seconds (medians); private memory in MiB x processes"
+    header = ["back end", "kernels", *PHASES.values(), "all", "private memory per worker"]
+    print_table(title, header, rows, width=150)

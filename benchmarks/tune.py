@@ -162,6 +162,8 @@ def _has(backend: str, env_id: str) -> bool:
     contender = BACKENDS[backend]
     if contender.module and find_spec(contender.module) is None:
         return False
+    if backend == "subproc" and sys.platform == "win32":
+        return False
     if backend == "compiled":
         supported: bool = importlib.import_module(ENGINES["compiled"]).supports(env_id)
         return supported
