@@ -40,12 +40,13 @@ def describe_spaces(envs: VecEnv) -> dict[str, str]:
     return {"observations": str(envs.single_observation_space), "actions": str(envs.single_action_space)}
 
 
-def check_spaces(checkpoint: dict[str, Any], envs: VecEnv, env_id: str) -> None:
+def check_spaces(checkpoint: dict[str, Any], envs: VecEnv) -> None:
     """Refuse a checkpoint of other spaces.
 
     Raises:
         CheckpointError: one sentence with both.
     """
+    env_id = "the environment" if envs.spec is None else envs.spec.id
     for name, here in describe_spaces(envs).items():
         there = checkpoint["spaces"][name]
         if there != here:
@@ -158,7 +159,7 @@ class CheckpointKeeper:
             UnknownSetting: the learner's state does not fit the settings.
         """
         learner = self._learner
-        check_spaces(checkpoint, learner.envs, self._config.env)
+        check_spaces(checkpoint, learner.envs)
         try:
             if isinstance(learner, KeepsFiles):
                 learner.load_state_dict(checkpoint["learner"], folder if checkpoint["has_files"] else None)

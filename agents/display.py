@@ -34,6 +34,11 @@ class ProgressFigures:
         )
 
 
+def quiet_console() -> Console:
+    """A console that prints nothing."""
+    return Console(quiet=True)
+
+
 class ProgressDisplay:
     """Shows :class:`ProgressFigures` as they come; use it as a context manager."""
 

@@ -85,7 +85,7 @@ def trained_policy(
         CheckpointError: the checkpoint is of other spaces.
         UnknownSetting: its weights do not fit its settings.
     """
-    check_spaces(checkpoint, envs, run.env)
+    check_spaces(checkpoint, envs)
     try:
         return find_algorithm(run.algorithm).evaluation_policy(
             envs, run.settings, checkpoint["learner"], sample=sample, seed=seed, device=device

@@ -17,8 +17,9 @@ PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "torch", "ale-py")
 class RunDirectory:
     """``runs/<env>-<algorithm>-<time>/`` with the names of the files in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         """Use ``path``; it is made, with its parents, where it does not exist."""
+        path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.config = path / "config.json"

@@ -1,0 +1,166 @@
+"""Train, go on, play: what ``vecenv train`` and ``vecenv eval`` do, from Python.
+
+    from vecenv.agents.agent import Agent
+    from vecenv.agents.config import PPOConfig, RunConfig
+
+    agent = Agent(RunConfig("CartPole-v1", solve_at=475.0, settings=PPOConfig(num_envs=8)))
+    summary = agent.train(run_dir="runs/cartpole")      # envs are made from the config, and closed
+    agent.evaluate(episodes=10).episodes                # returns of whole episodes, in fresh envs
+
+With a vector env of one's own, made with the keywords that the algorithm asks for:
+
+    envs = vecenv.make_vec(my_env, **agent.env_settings())
+    agent.train(envs, run_dir="runs/mine")
+
+And later, also in another process:
+
+    agent = Agent.load("runs/cartpole")                 # or .../best.pt
+    policy = agent.policy(envs)
+    actions = policy.act(observations).actions          # [B] or [B, A] for observations [B, ...]
+    agent.train(run_dir="runs/cartpole", max_seconds=60.0)      # goes on where it stopped, bit for bit on the CPU
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import vecenv
+from vecenv import VecEnv
+from vecenv.errors import UnknownSetting
+
+from .algorithms import find_algorithm
+from .checkpoint_keeper import load_run
+from .config import RunConfig
+from .display import ProgressDisplay, quiet_console
+from .evaluation import trained_policy
+from .inference import BatchedPolicy
+from .playing import Played, play_episodes
+from .run_directory import RunDirectory
+from .training_run import Resume, TrainingRun, choose_device
+
+
+class Agent:
+    """One agent: its settings, and its checkpoint once there is one.
+
+    Attributes:
+        config: settings of the run; ``config.settings`` are the hyper-parameters of ``config.algorithm``.
+        path: the checkpoint, or None before training.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        """An untrained agent.
+
+        Raises:
+            UnknownSetting: the algorithm does not exist, or the hyper-parameters are another algorithm's.
+        """
+        expected = find_algorithm(config.algorithm).config
+        if not isinstance(config.settings, expected):
+            given = type(config.settings).__name__
+            raise UnknownSetting(f"{config.algorithm} needs settings of {expected.__name__}, got {given}")
+        self.config = config
+        self.path: Path | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Agent:
+        """The agent of a checkpoint, or of the ``checkpoint.pt`` in a run's folder. Runs no code from the file.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be read.
+        """
+        config, _ = load_run(Path(path))
+        agent = cls(config)
+        agent.path = Path(path)
+        return agent
+
+    def env_settings(self) -> dict[str, Any]:
+        """Keywords for `make_vec` that the algorithm needs: number of envs, slots, and the like."""
+        return find_algorithm(self.config.algorithm).env_settings(self.config.settings)
+
+    def train(
+        self,
+        envs: VecEnv | None = None,
+        *,
+        run_dir: str | Path | None = None,
+        fresh_envs: bool = False,
+        quiet: bool = True,
+        **changes: Any,
+    ) -> dict[str, Any]:
+        """Train until the goal, a limit or Ctrl-C; goes on from the checkpoint where there is one.
+
+        Args:
+            envs: made with :meth:`env_settings`; stays the caller's. None: made from the config and closed at the end.
+            run_dir: folder for checkpoints, metrics, curve and summary; None: a new one under ``runs/``.
+            fresh_envs: when going on, begin new episodes; otherwise saved states of environments are unpickled, which
+                runs whatever code a forger put into the checkpoint.
+            quiet: print nothing.
+            changes: fields of `RunConfig` to change from now on, such as ``max_seconds``.
+
+        Returns:
+            The summary, as ``summary.json`` holds it.
+
+        Raises:
+            UnknownSetting: a setting, space or checkpoint that does not fit, or a folder that holds another run.
+            FloatingPointError: the loss is no longer a finite number; checkpoints from before stay.
+            VecEnvError: an environment or a worker failed.
+        """
+        unknown = sorted(changes.keys() - {field.name for field in dataclasses.fields(RunConfig)})
+        if unknown:
+            raise UnknownSetting(f"{', '.join(unknown)} is no setting of a run")
+        config = dataclasses.replace(self.config, **changes)
+        resume = None
+        if self.path is not None:
+            folder = self.path if self.path.is_dir() else self.path.parent
+            resume = Resume(load_run(self.path)[1], folder, fresh_envs)
+        elif run_dir is not None and RunDirectory.is_used_folder(Path(run_dir)):
+            raise UnknownSetting(f"{run_dir} already holds a run: Agent.load it to go on, or name another folder")
+        with TrainingRun(config, resume, envs) as run:
+            directory = RunDirectory.create(config.env, config.algorithm) if run_dir is None else RunDirectory(run_dir)
+            display = ProgressDisplay(config.settings.total_steps, config.solve_at, quiet_console() if quiet else None)
+            summary = run.train(directory, display)
+        self.config, self.path = config, directory.checkpoint
+        return summary
+
+    def policy(self, envs: VecEnv, *, sample: bool = False, seed: int = 0, device: str = "cpu") -> BatchedPolicy:
+        """The trained policy for the spaces of ``envs``; statistics of normalisation are frozen.
+
+        Args:
+            envs: any vector env of the same spaces.
+            sample: explore as in training, in place of the best known action.
+            seed: of the policy's random draws.
+            device: where the network lies; ``auto`` takes CUDA where there is one.
+
+        Raises:
+            UnknownSetting: before training.
+            CheckpointError: the spaces are others.
+        """
+        if self.path is None:
+            raise UnknownSetting("there is no policy yet: train first, or Agent.load a checkpoint")
+        run, checkpoint = load_run(self.path)
+        return trained_policy(run, checkpoint, envs, sample=sample, seed=seed, device=choose_device(device))
+
+    def evaluate(
+        self,
+        envs: VecEnv | None = None,
+        *,
+        episodes: int = 10,
+        seed: int = 1_000_000,
+        max_steps: int | None = None,
+        sample: bool = False,
+    ) -> Played:
+        """Play whole episodes; each environment plays its share of them, fixed beforehand.
+
+        Args:
+            envs: made with ``statistics=True``; stays the caller's. None: made from the config and closed.
+            episodes: at least 1.
+            seed: of the environments and of the policy's draws.
+            max_steps: steps per environment after which unfinished episodes are given up; None: no limit.
+            sample: as of :meth:`policy`.
+        """
+        if envs is not None:
+            return play_episodes(envs, self.policy(envs, sample=sample, seed=seed), episodes, seed, max_steps)
+        run = self.config
+        made = vecenv.make_vec(run.env, min(episodes, 16), run.backend, preprocess=run.preprocess, statistics=True)
+        with made:
+            return play_episodes(made, self.policy(made, sample=sample, seed=seed), episodes, seed, max_steps)

@@ -1,0 +1,75 @@
+"""The Python side of training and playing."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import vecenv
+from vecenv.agents.agent import Agent
+from vecenv.agents.checkpoint import CheckpointError, load_checkpoint
+from vecenv.agents.config import PPOConfig, RunConfig
+from vecenv.errors import UnknownSetting
+
+SETTINGS = PPOConfig(num_envs=2, num_steps=16, total_steps=400)
+
+
+def test_train_go_on_and_play(tmp_path, capsys):
+    agent = Agent(RunConfig("CartPole-v1", backend="sync", settings=SETTINGS))
+    with pytest.raises(UnknownSetting, match="train first"):
+        agent.evaluate()
+    summary = agent.train(run_dir=tmp_path / "run", stop_at_steps=200)
+    assert summary["stopped_by"] == "stop_at_steps"
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    with pytest.raises(UnknownSetting, match="already holds a run"):
+        Agent(agent.config).train(run_dir=tmp_path / "run")
+    again = Agent.load(tmp_path / "run")
+    assert again.config == agent.config
+    summary = again.train(run_dir=tmp_path / "run", stop_at_steps=None)
+    assert (summary["stopped_by"], summary["env_steps"] >= 400) == ("total_steps", True)
+    assert load_checkpoint(tmp_path / "run")["learner"]["env_steps"] == summary["env_steps"]
+    assert capsys.readouterr() == ("", "")  # quiet
+    played = again.evaluate(episodes=3)
+    assert len(played.episodes) == 3
+    assert again.evaluate(episodes=3) == played
+    with vecenv.make_vec("CartPole-v1", 5, "sync") as envs:
+        observations, _ = envs.reset(seed=0)
+        assert again.policy(envs).act(observations).actions.shape == (5,)
+    with vecenv.make_vec("Acrobot-v1", 2, "sync") as envs, pytest.raises(CheckpointError, match="those of Acrobot-v1"):
+        again.policy(envs)
+
+
+def test_envs_of_ones_own_stay_open(tmp_path):
+    class MyEnv(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        action_space = gymnasium.spaces.Box(-2, 2, (1,), np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.t = 0
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.t += 1
+            return np.zeros(2, np.float32), -abs(float(action[0])), False, self.t == 9, {}
+
+    agent = Agent(RunConfig("mine", settings=SETTINGS))
+    with vecenv.make_vec(MyEnv, backend="sync", **agent.env_settings()) as envs:
+        agent.train(envs, run_dir=tmp_path / "run")
+        assert not envs.closed
+        assert len(agent.evaluate(envs, episodes=4).episodes) == 4
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    with pytest.raises(UnknownSetting, match="ppo needs settings of PPOConfig, got dict"):
+        Agent(RunConfig("CartPole-v1", settings={"num_envs": 3}))
+    with pytest.raises(UnknownSetting, match="no algorithm 'sarsa'"):
+        Agent(RunConfig("CartPole-v1", algorithm="sarsa"))
+    with pytest.raises(UnknownSetting, match="max_hours is no setting"):
+        Agent(RunConfig("CartPole-v1")).train(run_dir=tmp_path / "run", max_hours=1)
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        Agent.load(tmp_path)
+    assert not (tmp_path / "run").exists()
