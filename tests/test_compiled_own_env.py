@@ -51,8 +51,9 @@ def start(state, row, generators, bounds, parameters):
 
 
 def advance(state, row, actions, generators, parameters):
+    state[1, row] += 1.0 if state[0, row] >= 50.0 else 0.0  # calls for episodes that have ended
     state[0, row] += actions[row]
-    return parameters.size, False
+    return parameters.size, state[0, row] >= 50.0
 
 
 def observe(state, row, observations, parameters):
@@ -63,7 +64,7 @@ def own_env(**changes):
     env = CompiledEnv(
         observation_space=spaces.Box(-99.0, 99.0, (1,), np.float32),
         action_space=spaces.Discrete(3, start=-1),
-        state_size=1,
+        state_size=2,
         parameters=Numbers(),
         start=start,
         advance=advance,
@@ -92,6 +93,19 @@ def test_an_env_of_ones_own():
     assert envs.step(np.array([9, -9]))[0].tolist() == [[2.0], [2.0]]  # ignored: these envs begin anew
     with pytest.raises(vecenv.UnknownSetting, match="own/Count-v0"):
         vecenv.make_vec("own/Other-v0", 2, "compiled")
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_ended_episodes_are_advanced_only_where_that_is_allowed(allowed):
+    env = own_env(bounds=(49.0,), advances_ended=allowed)
+    envs = vecenv.CompiledVecEnv(env, 2)
+    envs.reset(seed=0)
+    assert envs.step(np.array([1, 0]))[2].tolist() == [True, False]
+    observations, rewards, terminations, *_ = envs.step(np.array([1, 1]))
+    assert observations.tolist() == [[49.0], [50.0]]
+    assert rewards.tolist() == [0.0, 1.0]
+    assert terminations.tolist() == [False, True]
+    assert [state[1] for state in envs.get_attr("state")] == [float(allowed), 0.0]
 
 
 def test_compiled_functions_are_taken_too():

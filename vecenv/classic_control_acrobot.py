@@ -121,6 +121,7 @@ def register_acrobot() -> None:
         start=_start,
         advance=_advance,
         observe=_observe,
+        advances_ended=True,
         bounds=(-0.1, 0.1),
         read_options=low_and_high(-0.1, 0.1),
         max_episode_steps=500,

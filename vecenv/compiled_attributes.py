@@ -138,6 +138,7 @@ class CompiledAttributes(CallOrder):
         batch.episodes[:, 0] += time.monotonic()
         for name in ("generators", "steps", "returns", "over"):
             getattr(batch, name)[...] = records[name]
+        batch.listed[0] = -1
         self._env_seeds = seeds
         self._not_started = None if records["started"].all() else ~records["started"]
         self._ring_is_behind = True

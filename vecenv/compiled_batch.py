@@ -26,7 +26,8 @@ class Batch(NamedTuple):
         episodes: `[num_envs, 5] float64`: start of the running episode (monotonic clock, seconds), episodes ended,
             and return, length in steps and seconds of the last ended one.
         actions: `[num_envs] int64` or `[num_envs, size] float64`: the actions that `advance` gets.
-        rows: `[num_envs] int64`, rows of `over` in order; scratch.
+        rows: `[num_envs] int64`, rows of `over` in order.
+        listed: `[1] int64`, how many of `rows` there are; -1: `over` was changed since they were listed.
         starts: `[num_envs, state_size] float64`, scratch.
         draws: `[num_envs, 2] uint64`, scratch.
     """
@@ -40,6 +41,7 @@ class Batch(NamedTuple):
     episodes: Array
     actions: Array
     rows: Array
+    listed: Array
     starts: Array
     draws: Array
 
@@ -77,6 +79,7 @@ class Rules(NamedTuple):
         num_actions: their number; 0: a Box, which is not checked.
         max_steps: inner steps after which an episode is truncated.
         frame_skip: inner steps per step.
+        advances_ended: whether `advance` may be called for ended episodes.
         reports: whether statistics of ended episodes are written to the results.
     """
 
@@ -85,4 +88,5 @@ class Rules(NamedTuple):
     num_actions: int
     max_steps: int
     frame_skip: int
+    advances_ended: bool
     reports: bool

@@ -18,9 +18,10 @@ A compiled env is three functions on one row of a batch, which Numba compiles to
     register_compiled_env("me/Walk-v0", CompiledEnv(...))
     envs = vecenv.make_vec("me/Walk-v0", 1024, "compiled")
 
-The arguments must have these names. `advance` is called for running episodes with valid actions only. Whatever can be
-written without branches on the row (`x if c else y` is fine) LLVM turns into vector instructions. Functions that they
-call must be compiled with ``numba.njit`` too; Numba does not see edits of them, nor of the three, in a running process.
+The arguments must have these names. `advance` is called for running episodes with valid actions only, unless the env
+allows more. What is written without branches on the row (`x if c else y` is fine) LLVM turns into vector instructions.
+Functions that they call must be compiled with ``numba.njit`` too; Numba does not see edits of them, nor of the three,
+in a running process. The first step compiles for some seconds, in every process.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class CompiledEnv:
         advance: ``advance(state, row, actions, generators, parameters) -> (reward, terminated)`` plays one step;
             ``actions[row]`` for a Discrete (int64), ``actions[row, i]`` for a Box (float64).
         observe: ``observe(state, row, observations, parameters)`` writes ``observations[row, :]``.
+        advances_ended: whether `advance` may also be called for episodes that have ended, to no effect: a faster
+            NEXT_STEP.
         bounds: floats handed to `start`, what a plain reset uses.
         read_options: gives other bounds for the options of a reset, as many as `bounds`; None: options are ignored.
         max_episode_steps: steps after which an episode is truncated; None: never.
@@ -70,6 +73,7 @@ class CompiledEnv:
     start: Callable[..., None]
     advance: Callable[..., tuple[Any, Any]]
     observe: Callable[..., None]
+    advances_ended: bool = False
     bounds: tuple[float, ...] = ()
     read_options: Callable[[Mapping[str, Any]], tuple[float, ...]] | None = None
     max_episode_steps: int | None = None

@@ -111,12 +111,17 @@ def _list_over(over: Any, words: Any, rows: Any) -> int:
 
 
 @njit(error_model="numpy")
-def _start_over(batch: Any, count: int, bounds: Any, parameters: Any) -> None:
-    """NEXT_STEP: begin new episodes, and keep their first state: all rows are about to be advanced."""
+def _start_rows(batch: Any, count: int, bounds: Any, parameters: Any) -> None:
+    for place in range(count):
+        start(batch.state, batch.rows[place], batch.generators, bounds, parameters)
+
+
+@njit(error_model="numpy")
+def _keep_starts(batch: Any, count: int) -> None:
+    """NEXT_STEP: remember first states; all rows are about to be advanced."""
     state, generators = batch.state, batch.generators
     for place in range(count):
         row = batch.rows[place]
-        start(state, row, generators, bounds, parameters)
         for index in range(len(state)):
             batch.starts[place, index] = state[index, row]
         batch.draws[place, 0] = generators[row, 0]
@@ -124,8 +129,7 @@ def _start_over(batch: Any, count: int, bounds: Any, parameters: Any) -> None:
 
 
 @njit(error_model="numpy")
-def _go_back(batch: Any, count: int, results: Any) -> None:
-    """NEXT_STEP: put rows that were only reset where `_start_over` left them."""
+def _restore_starts(batch: Any, count: int) -> None:
     state, generators = batch.state, batch.generators
     for place in range(count):
         row = batch.rows[place]
@@ -133,6 +137,13 @@ def _go_back(batch: Any, count: int, results: Any) -> None:
             state[index, row] = batch.starts[place, index]
         generators[row, 0] = batch.draws[place, 0]
         generators[row, 1] = batch.draws[place, 1]
+
+
+@njit(error_model="numpy")
+def _unmake_step(batch: Any, count: int, results: Any) -> None:
+    """NEXT_STEP: rows that were only reset have no reward and no end."""
+    for place in range(count):
+        row = batch.rows[place]
         results.rewards[row] = 0.0
         results.terminations[row] = False
         results.truncations[row] = False
@@ -226,11 +237,20 @@ def _step(actions: Any, batch: Any, results: Any, rules: Any, bounds: Any, param
             return -1 - wrong
     pending = 0
     if rules.mode == NEXT_STEP:
-        pending = _list_over(batch.over, batch.over_words, batch.rows)
-        _start_over(batch, pending, bounds, parameters)
+        pending = batch.listed[0]
+        if pending < 0:
+            pending = _list_over(batch.over, batch.over_words, batch.rows)
+    if pending and not rules.advances_ended:
+        _start_rows(batch, pending, bounds, parameters)
+        _keep_starts(batch, pending)
     _advance_rows(batch, results, rules, parameters)
-    _go_back(batch, pending, results)
+    if pending and rules.advances_ended:
+        _start_rows(batch, pending, bounds, parameters)
+    elif pending:
+        _restore_starts(batch, pending)
+    _unmake_step(batch, pending, results)
     count = _list_over(batch.over, batch.over_words, batch.rows)
+    batch.listed[0] = count
     _end_episodes(batch, count, results, rules, now)
     if rules.mode == SAME_STEP:
         for place in range(count):
@@ -250,6 +270,7 @@ def _reset(rows: Any, batch: Any, observations: Any, bounds: Any, parameters: An
         batch.returns[row] = 0.0
         batch.over[row] = False
         batch.episodes[row, STARTED] = now
+    batch.listed[0] = -1
     _observe_rows(batch, observations, parameters)
 
 

@@ -77,6 +77,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
             num_actions=int(space.n) if isinstance(space, spaces.Discrete) else 0,
             max_steps=_NEVER if env.max_episode_steps is None else env.max_episode_steps,
             frame_skip=int(frame_skip),
+            advances_ended=bool(env.advances_ended),
             reports=bool(self.settings.statistics),
         )
         self._bounds = tuple(float(bound) for bound in env.bounds)
@@ -107,6 +108,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
             episodes=np.zeros((num_envs, 5)),
             actions=np.zeros_like(self._given if self._discrete else self._arrays.actions),
             rows=np.zeros(num_envs, np.int64),
+            listed=np.full(1, -1),
             starts=np.zeros((num_envs, env.state_size)),
             draws=np.zeros((num_envs, 2), np.uint64),
         )
