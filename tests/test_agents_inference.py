@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from vecenv.agents import inference, precision
+from vecenv.agents import evaluation, inference, precision, train
 from vecenv.agents.config import PPOConfig
 from vecenv.agents.inference import BatchedPolicy
 from vecenv.agents.networks import build_actor_critic
@@ -213,3 +214,45 @@ def test_nobody_else_calls_a_network_to_act():
 def test_the_walk_finds_acting_elsewhere(line):
     assert acting_outside("evaluation.py", f"def play(self, x, network, policy):\n    return {line}\n")
     assert acting_outside("ppo.py", f"def play(self, x, network, policy):\n    return {line}\n")
+
+
+def test_benchmarks_call_networks_only_to_compare():
+    folder = Path(inference.__file__).parent.parent / "benchmarks"
+    found = {file.name: acting_outside(f"benchmarks/{file.name}", file.read_text()) for file in folder.glob("*.py")}
+    elsewhere = {name: places for name, places in found.items() if places}
+    assert {function for function, _ in elsewhere.pop("inference.py")} == {"act_one_by_one"}
+    assert elsewhere == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ppo", "--num-envs", "2", "--num-steps", "8", "--total-steps", "40"),
+        ("ppo", "--num-envs", "2", "--num-steps", "8", "--total-steps", "40", "--overlap"),
+        ("dqn", "--total-steps", "400"),
+        ("es", "--total-steps", "300"),
+    ],
+    ids=["ppo", "overlap", "dqn", "es"],
+)
+def test_every_forward_pass_of_a_run_is_batched_inference_or_learning(words, tmp_path):
+    """The walk above reads names; this watches what is called."""
+    passes = []
+
+    def watch(module, inputs):
+        frame, callers = sys._getframe(1), set()
+        while frame is not None:
+            callers.add((Path(frame.f_code.co_filename).name, frame.f_code.co_name))
+            frame = frame.f_back
+        acts = callers & {("inference.py", "act"), ("inference.py", "values")}
+        learns = callers & {("ppo_update.py", "_loss"), ("dqn_loss.py", "row_losses")}
+        passes.append("acts" if acts else "learns" if learns else type(module).__name__)
+
+    watching = torch.nn.modules.module.register_module_forward_pre_hook(watch)
+    try:
+        run = [*words, "--env", "CartPole-v1", "--backend", "sync", "--run-dir", str(tmp_path / "run")]
+        assert train.main(run) == 0
+        assert evaluation.main([str(tmp_path / "run"), "--episodes", "1", "--backend", "sync"]) == 0
+    finally:
+        watching.remove()
+    assert "acts" in passes
+    assert set(passes) <= {"acts", "learns"}
