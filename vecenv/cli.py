@@ -54,6 +54,7 @@ BENCHMARKS = {
     "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
     "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
     "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
+    "adapters": Command("vecenv.benchmarks.adapters", "SB3 and Tianshou on their vector envs and on ours", "bench"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
 }
 
