@@ -44,6 +44,17 @@ def positive_ints(text: str) -> list[int]:
     return values
 
 
+def make_parser(program: str, document: str | None) -> argparse.ArgumentParser:
+    """A parser that introduces itself with the first sentence of its module, without the program's name before it.
+
+    Args:
+        program: how the user calls it.
+        document: the module's ``__doc__``.
+    """
+    text = (document or "").strip().partition("\n\n")[0].rpartition("``: ")[2]
+    return argparse.ArgumentParser(prog=program, description=text[:1].upper() + text[1:])
+
+
 def check_known(names: Sequence[str], known: Sequence[str], what: str) -> None:
     """Refuse a name that does not exist.
 
@@ -63,10 +74,10 @@ def check_known(names: Sequence[str], known: Sequence[str], what: str) -> None:
 def add_timing(parser: argparse.ArgumentParser, *, rounds: int, seconds: float | None = None) -> None:
     """Add ``--rounds`` and, where a default is given, ``--seconds``."""
     text = f"alternating rounds (default {rounds})"
-    parser.add_argument("--rounds", type=positive_int, default=rounds, help=text)
+    parser.add_argument("--rounds", type=positive_int, default=rounds, metavar="N", help=text)
     if seconds is not None:
         text = f"length of one sample in seconds (default {seconds:g})"
-        parser.add_argument("--seconds", type=positive_number, default=seconds, help=text)
+        parser.add_argument("--seconds", type=positive_number, default=seconds, metavar="S", help=text)
 
 
 def add_output(parser: argparse.ArgumentParser, name: str, *, plot: str = "") -> None:
@@ -77,7 +88,8 @@ def add_output(parser: argparse.ArgumentParser, name: str, *, plot: str = "") ->
         name: of the file written by default, before the time of day.
         plot: what ``--plot`` draws.
     """
-    parser.add_argument("--json", type=Path, help=f"where to write the result (default results/{name}-TIME.json)")
+    text = f"where to write the result (default results/{name}-TIME.json)"
+    parser.add_argument("--json", type=Path, metavar="NEW.json", help=text)
     parser.add_argument(
         "--compare",
         type=Path,

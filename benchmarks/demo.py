@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TypeVar
 from vecenv.cores import usable_cores
 from vecenv.doctor import backend_statuses, describe_machine, package_versions
 
-from .arguments import add_timing
+from .arguments import add_timing, make_parser
 from .contestants import Settings
 from .report import print_rates
 from .throughput import measure
@@ -40,10 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 if every part did what it shows, else 1.
     """
-    parser = argparse.ArgumentParser(prog="vecenv demo", description=__doc__)
+    parser = make_parser("vecenv demo", __doc__)
     add_timing(parser, rounds=3, seconds=2.0)
-    parser.add_argument("--run-dir", type=Path, help="where the training run goes (default runs/demo-TIME)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the training run (default 1)")
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="FOLDER", help="where the training run goes (default runs/demo-TIME)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", default=1, help="seed of the training run (default 1)")
     arguments = parser.parse_args(argv)
     run_dir = arguments.run_dir or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     start = time.perf_counter()

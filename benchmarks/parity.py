@@ -18,7 +18,7 @@ from vecenv.errors import UnknownSetting
 from vecenv.preprocess.config import AtariConfig, find_preset
 from vecenv.registration import ROMS
 
-from .arguments import check_known, positive_int, words
+from .arguments import check_known, make_parser, positive_int, words
 from .parity_peers import PEER_NAMES, PEERS, Step, ours
 
 # Games with and without FIRE, with and without lives, of 210, 214 and 250 lines, of both palettes, with odd pixel
@@ -235,10 +235,12 @@ The settings are fields of `AtariConfig`; each can be given to `make_vec` beside
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vecenv bench parity", description=__doc__)
-    parser.add_argument("--peers", type=words, default=list(PEERS), help=f"comma-separated (default {','.join(PEERS)})")
-    parser.add_argument("--games", type=words, default=list(GAMES), help="ROM names, comma-separated")
-    parser.add_argument("--seeds", type=positive_int, default=3, help="seeds 0, 1, ... per game (default 3)")
-    parser.add_argument("--steps", type=positive_int, default=5000, help="agent steps per run (default 5000)")
-    parser.add_argument("--report", type=Path, help="where to write the page (default: print it)")
+    parser = make_parser("vecenv bench parity", __doc__)
+    text = f"comma-separated (default {','.join(PEERS)})"
+    parser.add_argument("--peers", type=words, metavar="NAMES", default=list(PEERS), help=text)
+    text = f"names of ROMs, comma-separated (default {','.join(GAMES)})"
+    parser.add_argument("--games", type=words, metavar="NAMES", default=list(GAMES), help=text)
+    parser.add_argument("--seeds", type=positive_int, metavar="N", default=3, help="seeds per game (default 3)")
+    parser.add_argument("--steps", type=positive_int, metavar="N", default=5000, help="steps per run (default 5000)")
+    parser.add_argument("--report", type=Path, metavar="PAGE.md", help="where to write the page (default: print it)")
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -18,7 +17,7 @@ from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
 
-from .arguments import add_output, add_timing, check_known, positive_int, words
+from .arguments import add_output, add_timing, check_known, make_parser, positive_int, words
 from .compare import Samples
 from .contestants import BACKENDS
 from .report import check_output, print_table, publish
@@ -71,14 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         UnknownSetting, MissingExtra: a back end that does not exist or is not installed.
     """
-    parser = argparse.ArgumentParser(prog="vecenv bench startup", description=__doc__)
-    parser.add_argument("--env", default="PongNoFrameskip-v4", help="environment to build (default PongNoFrameskip-v4)")
-    parser.add_argument("--num-envs", type=positive_int, default=16, help="environments in the batch (default 16)")
-    parser.add_argument("--num-workers", type=positive_int, help="worker processes (default: usable cores)")
+    parser = make_parser("vecenv bench startup", __doc__)
+    text = "what to build (default PongNoFrameskip-v4)"
+    parser.add_argument("--env", metavar="ID", default="PongNoFrameskip-v4", help=text)
+    parser.add_argument("--num-envs", type=positive_int, metavar="N", default=16, help="envs in the batch (default 16)")
+    parser.add_argument("--num-workers", type=positive_int, metavar="N", help="workers (default: usable cores)")
     text = f"comma-separated: {', '.join(BACKENDS)} (default subproc)"
-    parser.add_argument("--backends", type=words, default=["subproc"], help=text)
+    parser.add_argument("--backends", type=words, metavar="NAMES", default=["subproc"], help=text)
     text = "fresh interpreters per back end with kernels from the cache; one more compiles them (default 3)"
-    parser.add_argument("--builds", type=positive_int, default=3, help=text)
+    parser.add_argument("--builds", type=positive_int, metavar="N", default=3, help=text)
     add_timing(parser, rounds=7)
     add_output(parser, "startup")
     arguments = parser.parse_args(argv)

@@ -15,7 +15,7 @@ from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.factory import BACKENDS as AVAILABLE
 
-from .arguments import add_output, add_timing, check_known, positive_ints, words
+from .arguments import add_output, add_timing, check_known, make_parser, positive_ints, words
 from .contestants import BACKENDS, Contender, Settings, draw_actions
 from .emulator_limit import FRAME_SKIP, EmulatorLimit
 from .peers import PEERS
@@ -253,35 +253,43 @@ def _publish(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vecenv bench throughput", description=__doc__)
+    parser = make_parser("vecenv bench throughput", __doc__)
     parser.add_argument("env", metavar="ENV", help="id of the environment, such as PongNoFrameskip-v4 or CartPole-v1")
     parser.add_argument(
-        "--num-envs", type=positive_ints, default=[16], help="environments in a batch, comma-separated (default 16)"
+        "--num-envs",
+        type=positive_ints,
+        metavar="N,N",
+        default=[16],
+        help="environments in a batch, comma-separated (default 16)",
     )
     parser.add_argument(
         "--num-workers",
         type=positive_ints,
+        metavar="N,N",
         help="our worker processes and the native engines' threads, comma-separated (default: usable cores)",
     )
     parser.add_argument(
         "--batch-size",
         type=positive_ints,
+        metavar="N,N",
         help="environments per recv, comma-separated, for those who have send and recv (default: all, by step)",
     )
     parser.add_argument(
         "--backends",
         type=words,
+        metavar="NAMES",
         default=["subproc"],
         help=f"back ends of ours, comma-separated: {', '.join(BACKENDS)}; or all (default subproc)",
     )
     parser.add_argument(
         "--peers",
         type=words,
+        metavar="NAMES",
         help=f"what to compare with, comma-separated, '' for nothing: {', '.join(PEERS)} "
         f"(default: {', '.join(ATARI_PEERS)} for Atari, else {', '.join(OTHER_PEERS)}; as far as they are installed)",
     )
     add_timing(parser, rounds=5, seconds=2.0)
     parser.add_argument("--quick", action="store_true", help="3 short rounds; under a minute with the defaults")
-    parser.add_argument("--seed", type=int, default=0, help="seed of environments and actions (default 0)")
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="seed of environments and actions (default 0)")
     add_output(parser, "throughput-ENV", plot="steps per second, the emulator limit as a line")
     return parser

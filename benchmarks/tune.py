@@ -23,7 +23,7 @@ from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.factory import BACKENDS as AVAILABLE
 from vecenv.memory import FREE_SHARE, largest_num_envs, memory_per_env
 
-from .arguments import add_output, positive_ints, positive_number
+from .arguments import add_output, make_parser, positive_ints, positive_number
 from .compare import Samples
 from .contestants import BACKENDS, Settings, VectorContestant, draw_actions
 from .report import check_output, print_table, publish
@@ -285,11 +285,11 @@ def _print_advice(trials: Sequence[Trial], memory: int | None, largest: int | No
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vecenv tune", description=__doc__)
+    parser = make_parser("vecenv tune", __doc__)
     parser.add_argument("env", metavar="ENV", help="id of the environment, such as PongNoFrameskip-v4 or CartPole-v1")
     text = "numbers of environments to try, comma-separated (default: cores x 1, 2, 4, ... 128, as far as memory goes)"
-    parser.add_argument("--num-envs", type=positive_ints, help=text)
+    parser.add_argument("--num-envs", type=positive_ints, metavar="N,N", help=text)
     text = "time to measure; what has begun is finished (default 45)"
-    parser.add_argument("--seconds", type=positive_number, default=45.0, help=text)
+    parser.add_argument("--seconds", type=positive_number, metavar="S", default=45.0, help=text)
     add_output(parser, "tune-ENV")
     return parser

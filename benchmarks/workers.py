@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 
-from .arguments import add_output, add_timing
+from .arguments import add_output, add_timing, make_parser
 from .compare import Samples
 from .contestants import Settings, VectorContestant
 from .report import check_output, publish, samples_of
@@ -134,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0; with ``--compare`` 1 if something got slower beyond noise.
     """
-    parser = argparse.ArgumentParser(prog="vecenv bench workers", description=__doc__)
+    parser = make_parser("vecenv bench workers", __doc__)
     add_timing(parser, rounds=5, seconds=1.0)
     add_output(parser, "workers")
     arguments = parser.parse_args(argv)

@@ -14,7 +14,7 @@ from vecenv.atari import find_game
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 
-from .arguments import add_output, add_timing, check_known, words
+from .arguments import add_output, add_timing, check_known, make_parser, words
 from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate
 from .wrapper_stages import (
@@ -219,7 +219,7 @@ def plot_prices(path: Path, env_id: str, prices: dict[str, dict[str, float]]) ->
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vecenv bench wrappers", description=__doc__)
+    parser = make_parser("vecenv bench wrappers", __doc__)
     parser.add_argument("env", metavar="ENV", nargs="?", default="PongNoFrameskip-v4", help="id of an Atari game")
     parser.add_argument(
         "--pipelines",
