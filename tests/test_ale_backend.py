@@ -65,7 +65,7 @@ def test_without_seeds_no_two_envs_are_alike() -> None:
         assert len({*one.np_random_seed, *two.np_random_seed}) == 8
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 def test_order_of_calls_that_would_hang_the_engine() -> None:
     with make_ale(2) as envs:
         with pytest.raises(ResetNeeded, match="reset"):
@@ -184,7 +184,7 @@ def test_send_and_receive_in_pieces_and_resets() -> None:
         np.testing.assert_array_equal(envs.reset(seed=4)[0], expected)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 def test_closed_in_the_middle_of_a_step_arrays_stay() -> None:
     envs = make_ale(2)
     observations = envs.reset(seed=0)[0]
@@ -203,7 +203,7 @@ def test_processes_end_without_close(ending: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 def test_a_step_goes_on_after_an_interrupt() -> None:
     """The interrupted step is played, its result dropped; the next step's is the next step's."""
     config = AtariConfig(frame_skip=1000, noop_max=0, max_episode_frames=None)

@@ -161,7 +161,7 @@ def test_without_seeds_no_two_envs_are_alike() -> None:
 # -- batches as envs finish -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize(("num_envs", "batch_size"), [(6, 2), (5, 3), (6, 4)])
 def test_rows_by_env_id_are_those_of_step(num_envs: int, batch_size: int) -> None:
     with (
@@ -190,7 +190,19 @@ def test_rows_by_env_id_are_those_of_step(num_envs: int, batch_size: int) -> Non
             envs.send(np.ones(batch_size, np.int64), ids)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120, method="thread")
+def test_whole_resets_and_steps_are_in_env_order() -> None:
+    """Random starts of different lengths: several threads finish in another order."""
+    with make_pool(PONG, 6, batch_size=1, num_workers=3) as envs, make_pool(PONG, 6) as reference:
+        for seed in (1, None, None):
+            got, expected = envs.reset(seed=seed), reference.reset(seed=seed)
+            assert_same(got[0], expected[0], "observations")
+            assert_same(got[1]["ram"], expected[1]["ram"], "an info")
+            assert_same(envs.step([1, 2, 3, 4, 5, 0])[:4], reference.step([1, 2, 3, 4, 5, 0])[:4], "a step")
+        assert_same(envs.observations, reference.observations, "the newest observations")
+
+
+@pytest.mark.timeout(120, method="thread")
 def test_order_of_sends_and_receipts() -> None:
     with make_pool("CartPole-v1", 4, batch_size=2, num_workers=2) as envs, make_pool("CartPole-v1", 4) as reference:
         with pytest.raises(ResetNeeded):
@@ -323,7 +335,7 @@ def test_refused_ids_options_and_arguments() -> None:
                 refused()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 def test_closed_in_the_middle_of_a_step_arrays_stay() -> None:
     for batch_size in (2, 4):
         envs = make_pool(PONG, 4, batch_size=batch_size)
@@ -347,7 +359,7 @@ def test_processes_end_without_close(ending: str, batch_size: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 @pytest.mark.parametrize("batch_size", [2, 1])
 def test_a_step_goes_on_after_an_interrupt(batch_size: int) -> None:
     """The interrupted step is played, its result dropped; the next step's is the next step's."""

@@ -74,7 +74,8 @@ def make_vec(
         num_workers: processes of the subproc back end. None: usable cores, at most one per env.
         batch_size: how many environments `recv` returns; None: all.
         autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, or Gymnasium's enum.
-        preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"``.
+        preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"`` (the envpool back
+            end: ``"envpool"``).
         copy: whether returned observations belong to the caller; see `VectorSettings`.
         slots: length of the observation ring.
         statistics: whether ended episodes are reported in ``infos["episode"]``.
@@ -82,6 +83,7 @@ def make_vec(
         wrappers: applied to every env, innermost first.
         backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``balance``,
             ``context`` (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.
+            Of ale and envpool: ``num_threads`` and ``thread_affinity_offset``.
         per_env_kwargs: one mapping per env, for its constructor alone, on top of `env_kwargs`. Not for Atari ids, whose
             settings go through `preprocess`. Envs whose bounds then differ need ``observation_mode``.
         env_kwargs: for the env's constructor; on Atari ids, physics such as ``repeat_action_probability``.
