@@ -31,25 +31,25 @@ _PARTS = ("gamma", "epsilon_start", "epsilon_end", "priority_exponent", "priorit
 class DQNConfig:
     """Hyper-parameters of DQN. All counts of steps are real env steps of all environments together."""
 
-    num_envs: int = 8
+    num_envs: int = 32
     """Environments stepped side by side."""
-    total_steps: int = 100_000
+    total_steps: int = 150_000
     """Env steps of the whole run."""
     replay_capacity: int = 100_000
     """Rows of the replay. An env step takes one; every episode takes one more per frame of an observation."""
     learning_starts: int = 1_000
     """Env steps played before learning begins."""
-    minibatch_size: int = 128
+    minibatch_size: int = 256
     """Transitions per gradient step."""
-    steps_per_update: float = 4.0
+    steps_per_update: float = 16.0
     """Env steps per gradient step; below 1 there are several gradient steps per env step."""
     target_update_steps: int = 500
     """Env steps between two copies of the network to the target network."""
     gamma: float = 0.99
     """Discount per env step."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Adam's step size at the start."""
-    final_learning_rate: float | None = None
+    final_learning_rate: float | None = 0.0
     """Adam's step size at ``total_steps``, reached linearly; None keeps it as it is."""
     adam_epsilon: float = 1e-8
     """Adam's epsilon."""
@@ -61,11 +61,11 @@ class DQNConfig:
     """Chance of a random action from ``epsilon_steps`` on."""
     epsilon_steps: int = 10_000
     """Env steps over which the chance of a random action falls linearly."""
-    double: bool = False
+    double: bool = True
     """The network picks the next action and the target network values it (van Hasselt et al., 2016)."""
     dueling: bool = False
     """State value and advantages have layers of their own (Wang et al., 2016)."""
-    num_return_steps: int = 1
+    num_return_steps: int = 3
     """Rewards summed before a target bootstraps (n-step returns)."""
     prioritized: bool = False
     """Transitions are drawn by how wrong they were (Schaul et al., 2016)."""
@@ -160,15 +160,13 @@ DQN_PRESETS: dict[str, DQNConfig] = {
         num_envs=16,
         total_steps=1_500_000,
         learning_starts=10_000,
-        minibatch_size=256,
-        steps_per_update=32.0,
-        target_update_steps=4_000,
-        learning_rate=5e-4,
-        epsilon_steps=50_000,
+        minibatch_size=128,
+        steps_per_update=16.0,
+        target_update_steps=2_000,
+        learning_rate=3e-4,
+        final_learning_rate=None,
+        epsilon_steps=60_000,
         epsilon_end=0.01,
-        double=True,
-        dueling=True,
-        num_return_steps=3,
         network="small-cnn",
         training_threads=0,
         report_steps=2_000,
@@ -181,9 +179,12 @@ DQN_PRESETS: dict[str, DQNConfig] = {
         steps_per_update=1.0,
         target_update_steps=1_000,
         learning_rate=1e-4,
+        final_learning_rate=None,
         max_grad_norm=None,
         epsilon_steps=100_000,
         epsilon_end=0.02,
+        double=False,
+        num_return_steps=1,
         network="nature-cnn",
         subtract_mean_image=False,
         training_threads=0,

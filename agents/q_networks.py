@@ -7,7 +7,7 @@ categorical network (Bellemare et al., 2017) a distribution over fixed returns.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -82,11 +82,21 @@ class ReLUTrunk(nn.Module):
         return features
 
 
+class ValueHeads(NamedTuple):
+    """Names of the action heads that suit values of actions."""
+
+    explore: str = "epsilon_greedy"
+    """Head that explores."""
+    exploit: str = "greedy"
+    """Head that takes the best action."""
+
+
 class QNetwork(nn.Module):
     """Observations -> what every action is worth.
 
     Attributes:
         num_actions: A.
+        distribution: names of the heads that act with it.
         atoms: [Z] float32, the returns that a categorical network spreads its probability over; Z = 1 otherwise.
     """
 
@@ -104,6 +114,7 @@ class QNetwork(nn.Module):
         super().__init__()
         self.trunk = trunk
         self.num_actions = num_actions
+        self.distribution = ValueHeads()
         self._num_atoms = config.num_atoms if config.categorical else 1
         layer: Any = NoisyLinear if config.noisy else nn.Linear
         if config.noisy:

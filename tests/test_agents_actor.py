@@ -35,6 +35,8 @@ CONFIG = DQNConfig(
     minibatch_size=8,
     steps_per_update=16.0,
     hidden_size=8,
+    double=False,
+    num_return_steps=1,
     report_steps=200,
 )
 

@@ -28,6 +28,10 @@ SMALL = DQNConfig(
     steps_per_update=8.0,
     target_update_steps=100,
     hidden_size=16,
+    learning_rate=1e-3,
+    final_learning_rate=None,
+    double=False,
+    num_return_steps=1,
     epsilon_steps=1_000,
     report_steps=200,
 )
@@ -56,9 +60,9 @@ def one_torch_thread():
     torch.set_num_threads(before)
 
 
-def make_learner(config=SMALL, env="CartPole-v1", seed=0, start=True, **settings):
+def make_learner(config=SMALL, env="CartPole-v1", seed=0, start=True, precision="float32", **settings):
     envs = vecenv.make_vec(env, backend="sync", **env_settings(config), **settings)
-    learner = DQN(envs, config, seed=seed, precision="float32")
+    learner = DQN(envs, config, seed=seed, precision=precision)
     if start:
         learner.reset(seed)
     return learner
@@ -350,12 +354,16 @@ def test_spaces_that_do_not_fit_are_refused_by_name():
 # -- learning ---------------------------------------------------------------------------------------------------------
 
 
-def test_images_train_with_their_mean_subtracted():
+@pytest.mark.parametrize("precision", ["auto", "bfloat16"])
+def test_images_train_with_their_mean_subtracted(precision):
     config = dataclasses.replace(SMALL, network="small-cnn", num_envs=2, learning_starts=60, report_steps=40)
-    learner = make_learner(config, env="PongNoFrameskip-v4")
+    learner = make_learner(config, env="PongNoFrameskip-v4", precision=precision)
     assert learner.replay.spec.frame_nbytes == 84 * 84
     train_until(learner, 80)
     assert learner.learning.updates > 0
+    assert set(learner.precision) == {"acting", "training"}
+    if precision == "bfloat16":
+        assert set(learner.precision.values()) == {learner.player.policy.precision} == {"bfloat16"}
     trunk = learner.learning.network.trunk
     assert trunk.mean_image.mean() > 50
     np.testing.assert_array_equal(trunk.mean_image, learner.learning.target_network.trunk.mean_image)

@@ -13,8 +13,10 @@ from torch import nn
 
 from vecenv.agents.dqn_config import DQNConfig
 from vecenv.agents.dqn_loss import QMinibatch, project_distribution, row_losses
+from vecenv.agents.dqn_staging import MinibatchStaging, new_array
 from vecenv.agents.dqn_weights import SharedWeights
 from vecenv.agents.q_networks import INITIAL_NOISE, NoisyLinear, build_q_network
+from vecenv.agents.replay_buffer import Transitions
 
 ATOMS = torch.tensor([0.0, 1.0, 2.0])
 
@@ -234,3 +236,37 @@ def test_shared_weights_bring_the_newest_network_over():
     assert theirs.precision == "bfloat16"
     ours.close()
     ours.close()
+
+
+# -- staging ----------------------------------------------------------------------------------------------------------
+
+
+def transitions_of(number, count=6):
+    floats = np.full(count, number, np.float32)
+    images = np.full((count, 2, 3), number, np.uint8)
+    return Transitions(images, np.full(count, number), floats, floats, images + 1, floats, np.arange(count))
+
+
+def test_on_the_cpu_a_minibatch_is_the_arrays_themselves():
+    staging, transitions = MinibatchStaging(torch.device("cpu")), transitions_of(3)
+    staging.wait()
+    batch = staging.stage(transitions)
+    staging.release()
+    assert batch.observations.data_ptr() == transitions.observations.ctypes.data
+    for field in ("observations", "actions", "returns", "discounts", "next_observations", "weights"):
+        np.testing.assert_array_equal(getattr(batch, field), getattr(transitions, field))
+    assert batch.rows.tolist() == list(range(6))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_two_minibatches_are_kept_apart():
+    device = torch.device("cuda")
+    assert torch.from_numpy(new_array((4,), np.dtype(np.float32), device)).is_pinned()
+    staging, batches = MinibatchStaging(device), []
+    for number in range(5):
+        staging.wait()
+        batches.append(staging.stage(transitions_of(number)))
+        assert batches[-1].returns.unique().item() == number
+        staging.release()
+        if number:
+            assert batches[-2].observations.unique().item() == number - 1
