@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PARITY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types portable format pong bench parity clean
+.PHONY: help demo test setup check lint types portable format pong bench parity check-lowest clean
 
 help:
 	@echo "make demo      the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
@@ -22,6 +22,7 @@ help:
 	@echo "make check     what CI runs: ruff, mypy, the portable path, the tests that are not slow"
 	@echo "make types     mypy, strict"
 	@echo "make portable  the tests of the back ends over the portable path that macOS takes"
+	@echo "make check-lowest  contract and Gymnasium-API tests with older Gymnasiums, in venvs of their own"
 	@echo "make format    ruff format and the safe fixes of ruff check"
 	@echo "make pong      PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
 	@echo "make bench     throughput against the peers, and start-up cost"
@@ -57,6 +58,23 @@ check: $(VENV)/.stamp-dev lint types portable
 # The back ends once more over the means that every POSIX system has, in place of Linux's own.
 portable: $(VENV)/.stamp-dev
 	VECENV_PORTABLE=1 $(BIN)/python -m pytest -q -m "not slow" $(wildcard tests/test_vec_*.py tests/test_subproc_*.py)
+
+# The oldest Gymnasium that is supported and the one that RLlib pins, each in a venv of its own. Left out are tests of
+# what Gymnasium itself did otherwise then: ids of its own, and vector envs that write into the metadata of classes.
+LOWEST := 1.1.0 1.2.2
+LOWEST_TESTS := tests/test_gymnasium_ids.py tests/test_vec_contract.py tests/test_contract_suite.py
+NOT_LOWEST := CliffWalking or gymnasiums_own or metadata
+
+check-lowest: $(LOWEST:%=$(VENV)/gymnasium-%/.stamp)
+	for version in $(LOWEST); do $(VENV)/gymnasium-$$version/bin/python -m pytest -q -m "not slow" \
+		-k "not ($(NOT_LOWEST))" $(LOWEST_TESTS) $(PYTEST_ARGS) || exit 1; done
+
+$(VENV)/gymnasium-%/.stamp: $(MANIFESTS) | $(BIN)/python
+	$(BIN)/python -m venv $(@D)
+	grep -v '^gymnasium==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check -c $(@D)/constraints.txt \
+		'gymnasium==$*' --editable '.[atari,bench,dev]'
+	@touch $@
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
