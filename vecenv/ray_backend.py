@@ -102,7 +102,7 @@ class RayVecEnv(RayRows):
         own = self._ray_settings
         if own.num_workers is not None:
             return min(own.num_workers, num_envs)
-        return max(1, min(num_envs, int(connection.free_cpus() / (own.num_cpus or 1.0) + 1e-6)))
+        return max(1, min(num_envs, int(connection.free().get("CPU", 0.0) / (own.num_cpus or 1.0) + 1e-6)))
 
     def _build_envs(self) -> EnvDescription:
         """Have the actors build their envs, side by side."""

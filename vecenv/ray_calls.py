@@ -171,8 +171,7 @@ class RayCalls(SendRecvVecEnv):
     def _take(self, worker: int, reply: SliceReply | None) -> None:
         """Take in the reply of a worker to a whole call."""
         if reply is not None:
-            if reply.row_fields is not None:
-                self._take_rows(reply, self._group.rows[worker], self._own[worker], self._target)
+            self._take_rows(reply, self._group.rows[worker], self._own[worker], self._target)
             self._take_messages(reply)
 
     def _take_rows(self, reply: SliceReply, rows: Sequence[int], own: Any, slot: int) -> None:
@@ -184,6 +183,8 @@ class RayCalls(SendRecvVecEnv):
             own: the same as an index into arrays.
             slot: slot of the ring that takes the observations.
         """
+        if reply.row_fields is None:  # a call that is about no rows
+            return
         write_row_fields(self._arrays, own, reply.row_fields)
         if reply.observations is not None:
             _write_nest(self._arrays.observations, (slot, own), reply.observations)
@@ -202,8 +203,8 @@ class RayCalls(SendRecvVecEnv):
     def _column(self, signature: Signature) -> tuple[Any, Any] | None:
         """The column of an info field, made where there is none yet; None: there is no room for it."""
         if signature not in self._columns:
-            for known, *offsets in self._arena.added([signature]):
-                self._columns[known] = column_arrays(self._arena_memory, known, *offsets, self.num_envs)
+            for column in self._arena.added([signature]):
+                self._columns[column[0]] = column_arrays(self._arena_memory, *column, self.num_envs)
         return self._columns.get(signature)
 
     def _take_messages(self, reply: SliceReply) -> None:

@@ -8,6 +8,7 @@ there before (the user's own ``ray.init``) is used as it is and never ended.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -101,8 +102,7 @@ class RayConnection:
         Raises:
             NotEnoughResources: it has less in all.
         """
-        import ray
-
+        ray: Any = importlib.import_module("ray")
         total = ray.cluster_resources()
         for name, amount in demand.items():
             if amount > total.get(name, 0.0) + 1e-6:
@@ -110,11 +110,11 @@ class RayConnection:
                     f"the actors ask for {amount:g} of {name!r}, the Ray cluster has {total.get(name, 0.0):g}; {advice}"
                 )
 
-    def free_cpus(self) -> float:
-        """CPUs of the cluster that nobody has set aside."""
-        import ray
-
-        return float(ray.available_resources().get("CPU", 0.0))
+    def free(self) -> dict[str, float]:
+        """What of the cluster nobody has set aside, by Ray's names of resources."""
+        ray: Any = importlib.import_module("ray")
+        free: dict[str, float] = ray.available_resources()
+        return free
 
 
 def _is_connected() -> bool:

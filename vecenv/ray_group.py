@@ -77,7 +77,7 @@ class ActorGroup:
     def _new_actor(self) -> Any:
         import ray
 
-        return ray.remote(SliceActor).options(**self._settings.actor_options()).remote()  # type: ignore[attr-defined]
+        return ray.remote(SliceActor).options(**self._settings.actor_options()).remote()
 
     def _introduced(self, worker: int, reference: Any, deadline: float) -> Host:
         """Wait until an actor runs, and refuse one of another version."""
@@ -88,7 +88,7 @@ class ActorGroup:
             demand = ", ".join(f"{amount:g} of {name!r}" for name, amount in self._settings.demands(1).items())
             raise NotEnoughResources(
                 f"worker {worker} was not started within {self._settings.start_timeout:g} s; it waits for {demand}, "
-                f"which others hold. Free in the cluster: {ray.available_resources()}. To go on: {_ADVICE_ON_SIZE}"
+                f"which others hold. Free in the cluster: {self._connection.free()}. To go on: {_ADVICE_ON_SIZE}"
             )
         try:
             pid, machine, version = ray.get(reference)

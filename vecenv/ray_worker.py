@@ -265,8 +265,8 @@ class SliceActor:
             messages.append(dumps_by_row(("infos", self._named(self._infos.odd))))
         columns = [(signature, values[own], mask[own]) for signature, values, mask in self._columns if mask[own].any()]
         if self._infos.announcements:  # a column from the next call on
-            for signature, *offsets in self._arena.added(self._infos.announcements):
-                views = column_arrays(self._memory, signature, *offsets, len(self._rows))
+            for column in self._arena.added(self._infos.announcements):
+                signature, views = column[0], column_arrays(self._memory, *column, len(self._rows))
                 self._infos.add_column(signature, *views)
                 self._columns.append((signature, *views))
         row_fields = read_row_fields(self._arrays, own, count)
