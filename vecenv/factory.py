@@ -74,8 +74,8 @@ def make_vec(
         num_workers: processes of the subproc back end. None: usable cores, at most one per env.
         batch_size: how many environments `recv` returns; None: all.
         autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, or Gymnasium's enum.
-        preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"`` (the envpool back
-            end: ``"envpool"``).
+        preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"`` (envpool:
+            ``"envpool"``).
         copy: whether returned observations belong to the caller; see `VectorSettings`.
         slots: length of the observation ring.
         statistics: whether ended episodes are reported in ``infos["episode"]``.
