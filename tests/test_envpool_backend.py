@@ -85,6 +85,47 @@ def test_halfcheetah_is_gymnasiums() -> None:
             np.testing.assert_allclose(rewards[row], reward, atol=1e-3)  # the unseen start position is not 0
 
 
+CLASSIC = ("Acrobot-v1", "CartPole-v0", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+MUJOCO = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum")
+MORE_MUJOCO = ("Reacher", "Swimmer", "Walker2d")
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        *CLASSIC,
+        *(
+            pytest.param(f"{name}-{version}", marks=[] if name == "Reacher" else [pytest.mark.slow])
+            for name in (*MUJOCO, *MORE_MUJOCO)
+            for version in ("v4", "v5")
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_spaces_and_limits_are_gymnasiums(env_id: str) -> None:
+    if env_id not in CLASSIC:
+        pytest.importorskip("mujoco")
+    env = gym.make(env_id)
+    with make_pool(env_id, 2) as envs:
+        assert envs.single_observation_space == env.observation_space
+        assert envs.single_action_space == env.action_space
+        assert envs.reset(seed=0)[0] in envs.observation_space
+        envs.action_space.seed(0)
+        truncated = np.zeros(2, np.bool_)
+        steps = 0
+        while not truncated.any() and steps < 60:
+            observations, _, _, truncated, _ = envs.step(envs.action_space.sample())
+            steps += 1
+        assert observations in envs.observation_space
+        assert truncated.any() == (env.spec.max_episode_steps <= 60)
+
+
+def test_bounds_that_only_stand_for_none() -> None:
+    with make_pool("LunarLander-v3", 2) as envs:
+        assert np.isinf(envs.single_observation_space.low).all()
+        assert envs.reset(seed=0)[0] in envs.observation_space
+
+
 # -- autoreset --------------------------------------------------------------------------------------------------------
 
 

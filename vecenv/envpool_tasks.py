@@ -3,8 +3,9 @@
 Atari ids are read as everywhere in this package: the id names the game and its sticky actions, the preset everything
 else. Any other id must be one that EnvPool knows by the same name. Gymnasium's ids of classic control
 (``CartPole-v1``, ``Acrobot-v1``, ``MountainCar-v0``, ``MountainCarContinuous-v0``, ``Pendulum-v1``) and of MuJoCo
-(``HalfCheetah-v5`` and the like, ``-v4`` and ``-v5``) are such: equations, time limits and rewards are Gymnasium's,
-start states are drawn by EnvPool's own generator, and rewards are rounded to float32.
+(``HalfCheetah-v5`` and the like, ``-v4`` and ``-v5``) are such: spaces, equations, time limits and rewards are
+Gymnasium's, start states are drawn by EnvPool's own generator, and rewards are rounded to float32. Other ids are what
+EnvPool makes of them, spaces included.
 """
 
 from __future__ import annotations
@@ -169,6 +170,16 @@ def _spaces(spec: Any) -> tuple[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # EnvPool rounds bounds to float32
         observations, actions = spec.gymnasium_observation_space, spec.gymnasium_action_space
+    if isinstance(observations, gym.spaces.Box) and observations.dtype == np.float32:
+        observations = _unbounded(observations)
     if isinstance(actions, gym.spaces.Box) and actions.dtype == np.float64:
         actions = gym.spaces.Box(actions.low.astype(np.float32), actions.high.astype(np.float32), dtype=np.float32)
     return observations, actions
+
+
+def _unbounded(space: gym.spaces.Box) -> gym.spaces.Box:
+    """The space with real bounds where EnvPool names the smallest and largest positive floats for having none."""
+    limits = np.finfo(np.float32)
+    low = np.where(space.low == limits.tiny, -np.inf, space.low).astype(np.float32)
+    high = np.where(space.high == limits.max, np.inf, space.high).astype(np.float32)
+    return gym.spaces.Box(low, high, dtype=np.float32)
