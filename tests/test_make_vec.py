@@ -73,7 +73,6 @@ def test_module_prefix_of_ids():
         (("CartPole-v1", True), TypeError, "num_envs.*True"),
         (("CartPole-v1", "4"), TypeError, "num_envs.*'4'"),
         (("CartPole-v1", 2, "threads"), UnknownSetting, "threads.*auto, auto-fast, sync, subproc"),
-        (("CartPole-v1", 2, "envpool"), NotImplementedError, "envpool.*not available yet"),
     ],
 )
 def test_refuses_arguments(arguments, error, text):

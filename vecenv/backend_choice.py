@@ -25,7 +25,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from vecenv.cores import usable_cores
-from vecenv.engines import ENGINES, is_available
+from vecenv.engines import ENGINES
 from vecenv.errors import UnknownSetting
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def choose_backend(request: EngineRequest, worker_options: frozenset[str]) -> st
 
 def make_compiled_envs(request: EngineRequest) -> VecEnv | None:
     """The vector env of ``backend="auto-fast"``; None where the compiled back end cannot do what was asked for."""
-    if request.num_workers is not None or not is_available("compiled"):
+    if request.num_workers is not None:
         return None
     module: Any = importlib.import_module(ENGINES["compiled"])
     env_id = request.env_id.id if isinstance(request.env_id, EnvSpec) else request.env_id

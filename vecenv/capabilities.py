@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from vecenv.engines import ENGINES, is_available
+from vecenv.engines import ENGINES
 
 NATIVE = "native"
 EMULATED = "emulated"
@@ -45,14 +45,14 @@ def capabilities() -> dict[str, dict[str, str]]:
     """The table.
 
     Returns:
-        Back end -> feature -> one of `LEVELS`; `sync` and `subproc` first, then the engines this version has.
+        Back end -> feature -> one of `LEVELS`; `sync` and `subproc` first, then the engines.
 
     Raises:
         ValueError: an engine leaves a feature out, names one that does not exist, or says something else of it.
     """
     table = {name: dict(cells) for name, cells in _OWN.items()}
-    for name in filter(is_available, ENGINES):
-        cells: dict[str, str] = importlib.import_module(ENGINES[name]).CAPABILITIES
+    for name, home in ENGINES.items():
+        cells: dict[str, str] = importlib.import_module(home).CAPABILITIES
         wrong = sorted(set(cells) ^ set(FEATURES))
         if wrong or not set(cells.values()) <= set(LEVELS):
             raise ValueError(f"CAPABILITIES of {name!r}: expected {list(FEATURES)} with one of {LEVELS}, got {cells}")

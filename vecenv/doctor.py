@@ -20,7 +20,7 @@ from typing import Any
 from .capabilities import markdown_table
 from .cores import affinity_cores, control_group_quota, usable_cores
 from .doctor_checks import failing_workers, gpu_note, gpus, numba_cache, outdated_packages
-from .engines import ENGINES, is_available
+from .engines import ENGINES
 from .errors import MissingExtra
 from .memory import memory_limits, memory_per_env, total_memory
 
@@ -139,7 +139,7 @@ def backend_statuses() -> list[BackendStatus]:
             else "worker processes that share one block of memory with this one",
         ),
     ]
-    for name in filter(is_available, ENGINES):
+    for name in ENGINES:
         package, text = _ENGINE_FACTS[name]
         statuses.append(_status(name, package, text))
     return statuses

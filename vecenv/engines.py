@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,11 +50,6 @@ class EngineRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     per_env_kwargs: Sequence[Mapping[str, Any]] | None = None
-
-
-def is_available(backend: str) -> bool:
-    """Whether this version has the back end."""
-    return importlib.util.find_spec(ENGINES[backend]) is not None
 
 
 def make_engine_envs(backend: str, request: EngineRequest) -> VecEnv:

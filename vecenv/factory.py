@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from vecenv.arguments import check_positive_int
 from vecenv.backend_choice import choose_backend, make_compiled_envs
 from vecenv.base import VecEnv
-from vecenv.engines import ENGINES, EngineRequest, is_available, make_engine_envs
+from vecenv.engines import ENGINES, EngineRequest, make_engine_envs
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.sync_backend import SyncVecEnv
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 
-BACKENDS = ("auto", "auto-fast", "sync", "subproc", *filter(is_available, ENGINES))
-#: Back ends that are planned; refused by name.
-_NOT_YET = tuple(name for name in ENGINES if name not in BACKENDS)
+BACKENDS = ("auto", "auto-fast", "sync", "subproc", *ENGINES)
 _BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
     "sync": ("observation_mode", "shared_memory"),
     "subproc": (
@@ -154,8 +152,6 @@ def _make_python_envs(backend: str, request: EngineRequest) -> VecEnv:
 
 
 def _check_backend(backend: str, num_workers: int | None) -> None:
-    if backend in _NOT_YET:
-        raise NotImplementedError(f"backend={backend!r} is not available yet; available are {', '.join(BACKENDS)}")
     if backend not in BACKENDS:
         raise UnknownSetting(f"backend={backend!r} does not exist; available are {', '.join(BACKENDS)}")
     if sys.platform == "win32" and (backend == "subproc" or (num_workers is not None and backend not in ENGINES)):
