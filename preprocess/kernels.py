@@ -28,7 +28,7 @@ _WORDS_3D = types.Array(types.uint64, 3, "C")
 _PACKED = types.Array(types.uint64, 1, "C")
 _SUMS = types.Array(types.int32, 1, "C")
 _FIELDS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64, types.int64)
-_WEIGHTS = types.NamedTuple(_FIELDS, AreaWeights)
+_WEIGHTS = types.NamedTuple(_FIELDS, AreaWeights)  # type: ignore[no-untyped-call]
 
 
 @_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))

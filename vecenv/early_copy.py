@@ -40,7 +40,9 @@ class EarlyCopy:
             self.take(rows)
         return self._copy
 
-    @staticmethod
-    def is_worthwhile(observations: Any, workers: Sequence[Any]) -> bool:
-        """Whether a batch is an array so large, and spread over several workers, that copying early pays."""
-        return type(observations) is np.ndarray and observations.nbytes >= LEAST_BYTES and len(workers) > 1
+    @classmethod
+    def of(cls, observations: Any, workers: Sequence[Any]) -> EarlyCopy | None:
+        """A copy to be made early, where a batch is an array so large, and spread over several workers, that it pays."""
+        if type(observations) is np.ndarray and observations.nbytes >= LEAST_BYTES and len(workers) > 1:
+            return cls(observations)
+        return None

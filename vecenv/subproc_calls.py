@@ -102,7 +102,7 @@ class WorkerCalls(SendRecvVecEnv):
         self._recovery.start_clock()
         self._group.wake_all()
         source = self._slot_views[slot] if self.settings.copy and self._slot_views else None
-        self._early_copy = EarlyCopy(source) if EarlyCopy.is_worthwhile(source, self._group.rows) else None
+        self._early_copy = EarlyCopy.of(source, self._group.rows)
 
     def _send(self, messages: Sequence[bytes], state: AsyncState) -> None:
         self._raise_deaths()
