@@ -1,4 +1,4 @@
-"""Copies observations for the caller while some workers are still at work: a core is idle then, later it would not be."""
+"""Copies observations for the caller while some workers are at work: a core is idle then, later it would not be."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EarlyCopy:
 
     @classmethod
     def of(cls, observations: Any, workers: Sequence[Any]) -> EarlyCopy | None:
-        """A copy to be made early, where a batch is an array so large, and spread over several workers, that it pays."""
+        """A copy made early, where a batch is an array so large, and spread over several workers, that it pays."""
         if type(observations) is np.ndarray and observations.nbytes >= LEAST_BYTES and len(workers) > 1:
             return cls(observations)
         return None
