@@ -1,0 +1,142 @@
+"""The tables, the picture and the text of ``vecenv bench scaling``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vecenv.doctor import describe_machine
+
+from .scaling_model import Costs, Evolution, Round, Workload, predict, predict_generation
+from .timing import Rates
+
+CORES = (16, 64, 256, 1024)
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+
+_INTRODUCTION = """# Scaling beyond one machine
+
+Written by `vecenv bench scaling --report docs/scaling.md`. The first two tables are measured on the machine named
+below, the others are a **model on paper**: nothing here was run on more cores than that machine has.
+
+`make_vec(..., backend="ray")` starts a cluster on this machine, or joins the one that `RAY_ADDRESS` or
+`backend_options=dict(address="host:port")` names. Every actor hosts a share of the environments and answers a step with
+one message: its rows as arrays, which Ray puts into its object store once and the caller reads there without a copy
+(below 100 kB Ray sends them in the message itself). `backend_options` also takes `num_cpus`, `num_gpus`, `memory` and
+`resources` of every actor, `scheduling_strategy`, `runtime_env`, `on_worker_failure` and `step_timeout`.
+"""
+
+_MODEL = """## The model
+
+One process drives all workers, step by step, as a synchronous agent does. With C cores, K environments on each, s
+seconds per environment step and B bytes per observation, a step takes
+
+    K s  +  fixed + message C  +  row C K  +  byte C K B
+
+Environments run side by side; what the driver does for messages, rows and bytes it does one after the other. Its costs
+are its processor time, fitted by least squares; `fixed` also holds the waiting of the smallest round. Efficiency is the
+first term's share. The model knows no network between machines, no stragglers, and no learner: a learner that
+trains on 10,000 samples a second is the limit as soon as the rate is above that, whatever the environments do.
+`send`/`recv` with `batch_size` below `num_envs` hides the first term behind the others and is not modelled.
+The limit is the largest term.
+"""
+
+_EVOLUTION = """## Evolution strategies
+
+A generation sends the parameters to every worker once and gets a few numbers back per pair (seed key, two returns,
+steps: 32 bytes). HalfCheetah, episodes of 1,000 steps, a policy of two hidden layers of 64. `pairs` is the limit where
+cores wait because the pairs cannot be divided evenly, or are fewer than cores.
+"""
+
+
+def measured_tables(costs: Mapping[str, Costs], efficiency: Mapping[str, float]) -> list[Table]:
+    """What was measured."""
+    rows = [
+        [
+            backend,
+            f"{own.fixed * 1e6:,.0f} us",
+            f"{own.message * 1e6:,.0f} us",
+            f"{own.row * 1e6:,.1f} us",
+            f"{own.byte * 1e9:.3f} ns",
+            f"{efficiency[backend]:.2f}",
+        ]
+        for backend, own in costs.items()
+    ]
+    header = ["back end", "per step", "per message", "per env", "per observation byte", "efficiency 1 -> 2 workers"]
+    return [("Costs, fitted to the rounds below", header, rows)]
+
+
+def predicted_tables(costs: Mapping[str, Costs], workloads: Sequence[Workload]) -> list[Table]:
+    """What the model says of every workload."""
+    tables: list[Table] = []
+    for workload in workloads:
+        rows = []
+        for backend, own in costs.items():
+            for cores in CORES:
+                said = predict(own, workload, cores)
+                rate, gigabytes = f"{said.rate:,.0f}", f"{said.bytes_per_second / 1e9:.2f}"
+                rows.append([backend, f"{cores:,}", rate, f"{said.efficiency:.0%}", gigabytes, said.limit])
+        title = f"{workload.name}: {workload.envs_per_core} envs per core, {workload.env_seconds * 1e6:,.0f} us a step"
+        tables.append((title, ["back end", "cores", "env steps/s", "efficiency", "GB/s to the driver", "limit"], rows))
+    return tables
+
+
+def evolution_table(costs: Mapping[str, Costs], evolution: Evolution) -> Table:
+    """What the model says of a generation."""
+    rows = []
+    for backend, own in costs.items():
+        for cores in CORES:
+            seconds, efficiency, limit = predict_generation(own, evolution, cores)
+            sent = 4 * evolution.parameters + evolution.bytes_per_pair * evolution.pairs / cores
+            rows.append([backend, f"{cores:,}", f"{seconds:.2f} s", f"{efficiency:.0%}", f"{sent:,.0f}", limit])
+    title = f"{evolution.pairs:,} pairs, {evolution.parameters:,} parameters"
+    return title, ["workers of", "cores", "generation", "efficiency", "bytes per worker", "limit"], rows
+
+
+def draw(path: Path, costs: Mapping[str, Costs], workloads: Sequence[Workload]) -> Path:
+    """Draw efficiency over cores; gives the path."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes: Any = figure.add_subplot()
+    cores = [2**power for power in range(1, 11)]
+    for workload, colour in zip(workloads, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=False):
+        for (backend, own), style in zip(costs.items(), ("-", "--"), strict=False):
+            efficiency = [predict(own, workload, count).efficiency for count in cores]
+            axes.plot(cores, efficiency, style, color=colour, label=f"{workload.name} ({backend})")
+    axes.set(xscale="log", xlabel="cores that run environments", ylabel="efficiency (model)", ylim=(0, 1.05))
+    axes.set_xticks(cores, [str(count) for count in cores])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path)
+    return path
+
+
+def write_report(
+    path: Path,
+    picture: Path,
+    measured: Sequence[Table],
+    predicted: Sequence[Table],
+    evolution: Sequence[Table],
+    rounds: Sequence[tuple[Rates, Round]],
+) -> None:
+    """Write the report as Markdown."""
+    single = [
+        [rates.name, f"{1e6 / rates.median:,.0f} us", f"{driver.seconds * 1e6:,.0f} us"] for rates, driver in rounds
+    ]
+    header = ["round", "one step", "processor time of the driver"]
+    parts = [_INTRODUCTION, f"Machine: {describe_machine()}.\n"]
+    parts += [_markdown(table) for table in measured]
+    parts.append(_markdown(("Rounds of envs that do nothing", header, single)))
+    parts += [_MODEL, f"![Efficiency over cores]({picture.name})\n"]
+    parts += [_markdown(table) for table in predicted]
+    parts.append(_EVOLUTION)
+    parts += [_markdown(table) for table in evolution]
+    path.write_text("\n".join(parts))
+
+
+def _markdown(table: Table) -> str:
+    title, header, rows = table
+    lines = [f"### {title}\n", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
