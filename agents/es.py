@@ -276,4 +276,6 @@ def load_parameters(network: PolicyNetwork, parameters: torch.Tensor, statistics
         network.scaling.set(shift, factor)
 
 
-ALGORITHM = Algorithm("ES", ESConfig, ES_PRESETS, ES, env_settings, evaluation_policy)
+ALGORITHM = Algorithm(
+    "ES", ESConfig, ES_PRESETS, ES, env_settings, evaluation_policy, run_defaults={"backend": "auto-fast"}
+)
