@@ -175,9 +175,9 @@ class CheckpointKeeper:
         anew = []
         if isinstance(learner, KeepsFiles) and (sentence := learner.starts_anew()) is not None:
             anew.append(sentence)
-        reason = self._restore_envs(checkpoint, fresh_envs)
-        if reason is not None:
-            anew.append(f"the environments start new episodes, because {reason}")
+        why_new_episodes = self._restore_envs(checkpoint, fresh_envs)
+        if why_new_episodes is not None:
+            anew.append(f"the environments start new episodes, because {why_new_episodes}")
         return anew
 
     def _restore_envs(self, checkpoint: dict[str, Any], fresh_envs: bool) -> str | None:

@@ -39,7 +39,7 @@ class ParallelGradients:
         networks = [self.network, *self._replicas]
         num_rows, kind = len(minibatch[0]), type(minibatch)
         parts = [
-            kind(*fields)  # type: ignore[call-arg, arg-type]
+            kind(*fields)
             for fields in zip(*(field.tensor_split(len(networks)) for field in minibatch), strict=True)
             if len(fields[0])  # fewer rows than threads leave some without work
         ]

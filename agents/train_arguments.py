@@ -110,7 +110,7 @@ def _defaults(name: str, words: Sequence[str], config: str | None, preset: str |
 def _arguments_of(algorithm: Algorithm, values: dict[str, Any]) -> TrainArguments:
     """`TrainArguments` whose hyper-parameters are flags of their own."""
     settings = field(default_factory=algorithm.config)
-    kind = Annotated[algorithm.config, tyro.conf.OmitArgPrefixes]
+    kind: Any = Annotated[algorithm.config, tyro.conf.OmitArgPrefixes]
     arguments: TrainArguments = dataclasses.make_dataclass(
         "TrainArguments", [("settings", kind, settings)], bases=(TrainArguments,), frozen=True
     )(**values)

@@ -71,6 +71,7 @@ def record_clip(envs: vecenv.VecEnv, policy: BatchedPolicy, path: Path, seed: in
     options: dict[str, Any] = {"duration": 1000.0 / fps, "loop": 0} if is_gif else {"fps": fps, "macro_block_size": 2}
     player = Player(envs, policy, seed)
     frame, count = _frame_of(envs), 0  # what cannot be rendered leaves no file
+    writer: Any
     with imageio.get_writer(path, mode="I", **options) as writer:
         while True:
             writer.append_data(frame)

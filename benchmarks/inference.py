@@ -31,7 +31,7 @@ NETWORKS = ("mlp", "small-cnn", "nature-cnn")
 NUM_ACTIONS = 6
 
 
-@dataclass(frozen=True)
+@dataclass
 class Acting:
     """A way to decide for a batch of environments.
 
