@@ -154,7 +154,8 @@ def make_vec_env(
         monitor_dir: folder for one CSV file per env; None: no files.
         wrapper_class: applied to every env, outside of the monitor.
         env_kwargs: for the env's constructor.
-        vec_env_cls: None: `SubprocVecEnv`, for one env `SyncVecEnv`. Other classes are handed to SB3's function.
+        vec_env_cls: None: `SubprocVecEnv` with a process per usable core, for one env `SyncVecEnv` (which also wins for
+            envs whose steps cost microseconds). Other classes are handed to SB3's function.
         vec_env_kwargs: for its constructor.
         monitor_kwargs: for the monitor.
         wrapper_kwargs: for `wrapper_class`.
@@ -274,9 +275,12 @@ def _seeded(
     ]
     if monitor_dir is not None:
         os.makedirs(monitor_dir, exist_ok=True)
+    settings = dict(vec_env_kwargs or {})
     if vec_env_cls is None:
         vec_env_cls = SubprocVecEnv if n_envs > 1 else SyncVecEnv
-    envs: VecEnv = vec_env_cls(env_fns, **(vec_env_kwargs or {}))
+        if n_envs > 1:
+            settings.setdefault("num_workers", min(n_envs, usable_cores()))
+    envs: VecEnv = vec_env_cls(env_fns, **settings)
     envs.seed(seed)
     return envs
 
