@@ -311,7 +311,8 @@ def machine_code(kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> Call
     """
     if not hasattr(kernel, "compile"):
         return kernel  # not compiled at all
-    code: Callable[..., Any] = kernel.compile(tuple(numba.typeof(argument) for argument in arguments))
+    type_of: Callable[[Any], Any] = numba.typeof
+    code: Callable[..., Any] = kernel.compile(tuple(type_of(argument) for argument in arguments))
     return code
 
 
