@@ -139,7 +139,7 @@ def measure_rounds(backends: Sequence[str], rounds: int, seconds: float) -> dict
                 steppers.append(Stepper(f"{backend}, {workers} workers, {num_envs} envs, {size} bytes", envs))
             rates = alternate(steppers, rounds=rounds, seconds=seconds, warm_up_seconds=0.2)
         for backend, stepper, own in zip(backends, steppers, rates, strict=True):
-            measured[backend].append(Measured(own, Round(*point, statistics.median(stepper.driver_seconds[1:]))))
+            measured[backend].append(Measured(own, Round(*point, min(stepper.driver_seconds[1:]))))
     return measured
 
 
@@ -155,9 +155,9 @@ def measure_efficiency(backends: Sequence[str], rounds: int, seconds: float) -> 
 
 
 def costs_of(measured: Sequence[Measured]) -> Costs:
-    """The costs of a back end, fitted to its rounds."""
+    """The costs of a back end, fitted to its least disturbed samples."""
     smallest = measured[0]
-    return with_latency(fit([one.driver for one in measured]), smallest.driver, 1.0 / smallest.rates.median)
+    return with_latency(fit([one.driver for one in measured]), smallest.driver, 1.0 / smallest.rates.highest)
 
 
 def workloads() -> list[Workload]:

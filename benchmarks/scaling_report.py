@@ -34,9 +34,10 @@ seconds per environment step and B bytes per observation, a step takes
     K s  +  fixed + message C  +  row C K  +  byte C K B
 
 Environments run side by side; what the driver does for messages, rows and bytes it does one after the other. Its costs
-are its processor time, fitted by least squares; `fixed` also holds the waiting of the smallest round. Efficiency is the
-first term's share. The model knows no network between machines, no stragglers, and no learner: a learner that
-trains on 10,000 samples a second is the limit as soon as the rate is above that, whatever the environments do.
+are its processor time in the least disturbed samples, fitted by least squares; `fixed` also holds the waiting of the
+smallest round. Efficiency is the first term's share. The model knows no network between machines, no stragglers, and no
+learner: a learner that trains on 10,000 samples a second is the limit as soon as the rate is above that, whatever the
+environments do.
 `send`/`recv` with `batch_size` below `num_envs` hides the first term behind the others and is not modelled.
 The limit is the largest term.
 """

@@ -37,6 +37,7 @@ QUICK_CHECKS = [
     "mask_with_seeds",
     "seed_sequence_with_none",
     "frames_of_all_envs",
+    "infos_of_some_envs",
     "failing_envs_are_named_and_the_others_spared",
     "statistics_in_infos",
     "views_of_the_ring",
