@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import json
 import os
@@ -31,7 +32,9 @@ import vecenv.sb3
 from vecenv.errors import EnvError, UnknownSetting, WorkerDied
 from vecenv.factory import BACKENDS
 from vecenv.per_env import batch_of_actions
+from vecenv.preprocess.config import PRESETS
 from vecenv.sb3 import SubprocVecEnv, SyncVecEnv, make_atari_env, make_vec_env, wrap
+from vecenv.sb3_atari import MonitoredAtariEnv
 from vecenv.sb3_monitor import Monitor
 from vecenv.toy_envs import CountEnv, EchoEnv, NestedEnv
 
@@ -423,6 +426,25 @@ def test_atari_envs_are_theirs_bit_for_bit(env_id: str, steps: int, settings: An
     assert ours.env_is_wrapped(TheirMonitor) == [True, True]
     np.testing.assert_array_equal(ours.get_images()[0], theirs.get_images()[0])
     ours.close()
+
+
+def test_atari_reports_count_what_the_start_of_a_game_earned() -> None:
+    ale_py = pytest.importorskip("ale_py")
+    gym.register_envs(ale_py)
+    plain = gym.make("BoxingNoFrameskip-v4")
+    plain.reset(seed=6)
+    noops = int(plain.unwrapped.np_random.integers(1, 2001))
+    earned = sum(float(plain.step(action)[1]) for action in [0] * noops + [1] * 4 + [2] * 4)
+    assert earned != 0  # the opponent has hit
+    config = dataclasses.replace(PRESETS["sb3"], noop_max=2000, stack_size=1, max_episode_frames=noops + 40)
+    env = MonitoredAtariEnv("boxing", dataclasses.replace(config, clip_reward=False))
+    env.reset(seed=6)
+    total, ended = 0.0, False
+    while not ended:
+        _, reward, terminated, truncated, info = env.step(0)
+        total += reward
+        ended = terminated or truncated
+    assert (info["episode"]["r"], info["episode"]["l"]) == (earned + total, noops + 40)
 
 
 def test_atari_settings_of_the_pipeline_and_of_their_wrapper() -> None:
