@@ -137,8 +137,7 @@ class CheckpointKeeper:
         try:
             states = self._learner.env_states()
         except (EnvError, NotImplementedError, TypeError) as error:
-            first_line = str(error).splitlines()[0]
-            return None, f"their states cannot be saved ({first_line})"
+            return None, f"not all can be saved: {_first_line(error)}"
         if states is None:
             return None, "their states are not saved where processes of their own play"
         return pack_states(states), ""
@@ -193,9 +192,16 @@ class CheckpointKeeper:
             try:
                 self._learner.set_env_states(states)
             except (EnvError, NotImplementedError) as error:
-                first_line = str(error).splitlines()[0]
                 raise CheckpointError(
-                    f"the saved environments cannot be brought back ({first_line}); --fresh-envs starts new episodes"
+                    f"the saved environments cannot be brought back ({_first_line(error)}); --fresh-envs starts new "
+                    "episodes"
                 ) from error
             self.has_env_states, reason = True, None
         return reason
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without where: of an environment's error, what it said itself."""
+    message = error.failures[0].message if isinstance(error, EnvError) else str(error)
+    lines = message.splitlines()
+    return lines[0] if lines else type(error).__name__
