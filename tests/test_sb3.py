@@ -369,6 +369,8 @@ def test_make_vec_env_wraps_outside_of_the_monitor_and_leaves_other_classes_to_t
     *_, infos = [ours.step([0]) for _ in range(3)][-1]
     assert infos[0]["TimeLimit.truncated"]
     assert "episode" not in infos[0]
+    partly = make_vec_env(CountEnv, vec_env_cls=functools.partial(SyncVecEnv))
+    assert type(partly) is SyncVecEnv
     theirs = make_vec_env(CountEnv, vec_env_cls=DummyVecEnv)
     assert type(theirs) is DummyVecEnv
     with pytest.raises(UnknownSetting, match="NoSuchEnv"):

@@ -164,7 +164,7 @@ def make_vec_env(
         UnknownSetting: the id does not exist.
         EnvError: building an env failed.
     """
-    if vec_env_cls is not None and not issubclass(vec_env_cls, VecEnvAdapter):
+    if not _is_ours(vec_env_cls):
         from stable_baselines3.common import env_util
 
         return env_util.make_vec_env(
@@ -232,7 +232,7 @@ def make_atari_env(
     for name in wrapper_kwargs:
         if name not in WRAPPER_DEFAULTS:
             raise UnknownSetting(f"wrapper_kwargs[{name!r}] does not exist; there are: {', '.join(WRAPPER_DEFAULTS)}")
-    ours = vec_env_cls is None or issubclass(vec_env_cls, VecEnvAdapter)
+    ours = _is_ours(vec_env_cls)
     game = find_pipeline(env_id, env_kwargs, wrapper_kwargs, monitor_kwargs) if ours else None
     if game is not None:
         if importlib.util.find_spec("ale_py") is None:
@@ -287,6 +287,12 @@ def _seeded(
 
 def _addressable(env_fns: Sequence[EnvFn]) -> list[Callable[[], AddressableEnv]]:
     return [functools.partial(make_addressable, env_fn, index) for index, env_fn in enumerate(env_fns)]
+
+
+def _is_ours(vec_env_cls: Any) -> bool:
+    """Whether a class, or a `functools.partial` of it, is one of this module; None stands for those."""
+    made = getattr(vec_env_cls, "func", vec_env_cls)
+    return made is None or (isinstance(made, type) and issubclass(made, VecEnvAdapter))
 
 
 def _worth_preloading(env_fns: Sequence[EnvFn]) -> tuple[str, ...]:
