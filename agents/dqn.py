@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LARGEST_SAVED_REPLAY = 10**9
 """Bytes up to which checkpoints keep the replay unless told otherwise."""
+REPORT_SECONDS = 10.0
+"""The longest time between two reports."""
 RETURN_SMOOTHING = 0.98
 """Of the smoothed return: what the past counts at every episode."""
 RATE_SMOOTHING = 0.8
@@ -128,7 +130,7 @@ class DQN:
     def train_once(self, stop_requested: Callable[[], bool] = lambda: False) -> UpdateReport:
         """Play and learn until the env steps cross the next multiple of ``report_steps``.
 
-        A stop ends the call early, with a report of what was done.
+        A stop ends the call early, with a report of what was done; so do `REPORT_SECONDS`, where steps take long.
 
         Raises:
             CollectionInterrupted: when ``stop_requested`` says so before anything was done.
@@ -145,6 +147,8 @@ class DQN:
                     raise CollectionInterrupted
                 break
             episodes += self._turn()
+            if self.env_steps > steps_before and time.perf_counter() - started > REPORT_SECONDS:
+                break
         return self._report(episodes, self.env_steps - steps_before, time.perf_counter() - started)
 
     def _turn(self) -> list[Episode]:

@@ -179,6 +179,15 @@ def test_a_stop_ends_the_call_early_and_loses_nothing():
     assert report.episodes
 
 
+def test_slow_steps_are_reported_by_the_clock(monkeypatch):
+    monkeypatch.setattr("vecenv.agents.dqn.REPORT_SECONDS", 0.0)
+    learner = make_learner()
+    learner.train_once()
+    assert learner.env_steps == SMALL.num_envs
+    learner.train_once()
+    assert learner.env_steps == 2 * SMALL.num_envs
+
+
 @pytest.mark.parametrize("total_steps", [1, 7])
 def test_few_total_steps_end(total_steps):
     learner = make_learner(dataclasses.replace(SMALL, total_steps=total_steps, epsilon_steps=1, num_envs=1))
@@ -230,6 +239,23 @@ def test_two_halves_are_the_whole_to_the_last_bit(config, tmp_path):
     assert reports[-1].episodes == expected[-1].episodes
     same = {name for name in reports[-1].figures if name != "smoothed_steps_per_second"}
     assert all(reports[-1].figures[name] == expected[-1].figures[name] for name in same)
+
+
+def test_pong_goes_on_to_the_last_bit(tmp_path):
+    config = dataclasses.replace(
+        SMALL, network="small-cnn", num_envs=2, learning_starts=40, report_steps=20, num_return_steps=3, double=True
+    )
+    whole = make_learner(config, env="PongNoFrameskip-v4")
+    train_until(whole, 160)
+    first = make_learner(config, env="PongNoFrameskip-v4")
+    train_until(first, 80)
+    first.save_files(tmp_path)
+    second = make_learner(config, env="PongNoFrameskip-v4", seed=4, start=False)
+    second.load_state_dict(first.state_dict(), tmp_path)
+    second.set_env_states(first.env_states())
+    train_until(second, 160)
+    assert second.learning.updates == whole.learning.updates > first.learning.updates > 0
+    assert torch.equal(weights(second), weights(whole))
 
 
 def test_a_resume_without_the_replay_fills_a_new_one_and_says_so(tmp_path):
