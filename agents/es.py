@@ -26,7 +26,7 @@ from .perturbation import FITNESS_SHAPING, estimate_gradient
 from .population_engine import ENGINES, EngineRequest, EnvMaker, env_maker_of
 from .population_evaluation import Broadcast, PairResult
 from .population_network import PolicyNetwork, action_head, build_policy_network
-from .population_statistics import ObservationStatistics
+from .population_statistics import ObservationStatistics, play_mean_image
 
 
 class ES:
@@ -82,6 +82,9 @@ class ES:
         self.observation_statistics: ObservationStatistics | None = None
         if config.normalise_observations:
             self.observation_statistics = ObservationStatistics(network.scaling.shift.numel())
+        self._has_mean_image = network.scaling.shift.dim() > 0 and not config.normalise_observations
+        self.mean_image: torch.Tensor | None = None
+        """[D] float32, subtracted from images; from :meth:`prepare`."""
         makes = make_envs if make_envs is not None else env_maker_of(envs)
         self.engine = ENGINES[config.engine](EngineRequest(envs, makes, config, seed, device))
 
@@ -89,8 +92,15 @@ class ES:
         """End the workers; may be called again."""
         self.engine.close()
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the engine's workers that live."""
+        return list(getattr(self.engine, "pids", ()))
+
     def prepare(self) -> list[Episode]:
-        """Nothing has to be played before the first generation."""
+        """Before the first generation: images get the mean image of some random steps, which do not count."""
+        if self._has_mean_image:
+            self.mean_image = torch.from_numpy(play_mean_image(self.envs, self._seed))
         return []
 
     def reset(self, seed: int) -> None:
@@ -142,6 +152,8 @@ class ES:
         mean = factor = None
         if self.observation_statistics is not None:
             mean, factor = self.observation_statistics.normalisation()
+        elif self.mean_image is not None:
+            mean = self.mean_image.numpy()
         return Broadcast(self.generation, self.parameters.detach().numpy(), mean, factor)
 
     def _step(self, weights: NDArray[np.float64]) -> tuple[float, float]:
@@ -190,7 +202,7 @@ class ES:
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),  # torch hands out its own tensors
             "generation": self.generation,
             "env_steps": self.env_steps,
-            "seed": self._seed,
+            "mean_image": self.mean_image,
             "observation_statistics": None if statistics is None else statistics.state_dict(),
             "best": self.best,
         }
@@ -206,6 +218,8 @@ class ES:
             raise ValueError(f"expected {self.parameters.numel()} parameters, got {parameters.numel()}")
         if (state["observation_statistics"] is None) is not (self.observation_statistics is None):
             raise ValueError("normalise_observations cannot be switched in the middle of a run")
+        if state["mean_image"] is not None and not self._has_mean_image:
+            raise ValueError("subtract_mean_image cannot be switched off in the middle of a run")
         self.parameters.detach().copy_(parameters)
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group in self.optimizer.param_groups:  # these are settings, which may have been changed
@@ -214,6 +228,7 @@ class ES:
         self.env_steps = int(state["env_steps"])
         if self.observation_statistics is not None:
             self.observation_statistics.load_state_dict(state["observation_statistics"])
+        self.mean_image = state["mean_image"]
         self.best = state["best"]
 
     def env_states(self) -> list[bytes]:
@@ -255,6 +270,8 @@ def evaluation_policy(
     network = build_policy_network(envs.single_observation_space, envs.single_action_space, config, seed)
     best = state if sample or state["best"] is None else state["best"]
     load_parameters(network, best["parameters"], best["observation_statistics"])
+    if state["mean_image"] is not None:
+        network.scaling.set(state["mean_image"].numpy(), None)
     head = action_head(envs.single_action_space, device)
     return BatchedPolicy(network.to(device), head=head, device=device, seed=seed)  # type: ignore[arg-type]
 

@@ -30,6 +30,8 @@ class ESConfig:
     """How returns become weights: ``centered-ranks`` (ties share), or ``normalised`` by mean and standard deviation."""
     normalise_observations: bool = False
     """Observations minus their running mean, over their running standard deviation; not for images."""
+    subtract_mean_image: bool = True
+    """Image networks see the difference from the mean image of some random steps before the first generation."""
     unperturbed_pairs: int = 0
     """Further pairs that play the parameters without noise. Where there are any, theirs are the episodes that count as
     results (for --solve-at, and for the best parameters); otherwise those of the whole population do."""

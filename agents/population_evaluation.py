@@ -29,9 +29,9 @@ class Broadcast(NamedTuple):
     parameters: NDArray[np.float32]
     """[P] float32, the middle of the population."""
     observation_mean: NDArray[np.float32] | None
-    """[D] float32; None where observations are not normalised."""
+    """[D] float32, subtracted from observations; None for nothing."""
     observation_factor: NDArray[np.float32] | None
-    """[D] float32, one over the standard deviation."""
+    """[D] float32, one over the standard deviation; None where observations are not normalised."""
 
 
 class PairResult(NamedTuple):
@@ -132,7 +132,7 @@ class PopulationEvaluator:
         active = np.zeros(self.envs.num_envs, np.bool_)
         active[:num_rows] = True
         moments = None
-        if broadcast.observation_mean is not None:
+        if self.config.normalise_observations and broadcast.observation_mean is not None:
             moments = ObservationMoments(self.envs.num_envs, broadcast.observation_mean)
         observations, _ = self.envs.reset(seed=self._env_seeds(broadcast.generation, pairs))
         returns, lengths = np.zeros(self.envs.num_envs), np.zeros(self.envs.num_envs, np.int64)
@@ -163,7 +163,7 @@ class PopulationEvaluator:
 
     def _load(self, broadcast: Broadcast, pairs: Sequence[int]) -> None:
         """Give every row its weights, and all of them the statistics of observations."""
-        if broadcast.observation_mean is not None and broadcast.observation_factor is not None:
+        if broadcast.observation_mean is not None:
             self._network.scaling.set(broadcast.observation_mean, broadcast.observation_factor)
         middle, num_parameters = broadcast.parameters, len(broadcast.parameters)
         for place, pair in enumerate(pairs):

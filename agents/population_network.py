@@ -39,10 +39,11 @@ class ObservationScaling(nn.Module):
         self.register_buffer("shift", shift)
         self.register_buffer("factor", factor)
 
-    def set(self, shift: NDArray[np.float32], factor: NDArray[np.float32]) -> None:
-        """Scale by these from now on, [D] float32 each."""
+    def set(self, shift: NDArray[np.float32], factor: NDArray[np.float32] | None) -> None:
+        """Scale by these from now on, [D] float32 each; without a factor, by the one there is."""
         self.shift.copy_(torch.from_numpy(shift).view(self.shift.shape))
-        self.factor.copy_(torch.from_numpy(factor).view(self.factor.shape))
+        if factor is not None:
+            self.factor.copy_(torch.from_numpy(factor).view(self.factor.shape))
 
     def forward(self, observations: Tensor) -> Tensor:
         """The scaled observations, of the same shape."""
@@ -98,7 +99,8 @@ def build_policy_network(
         scaling = ObservationScaling(torch.zeros(shape), torch.ones(shape), LIMIT)
     else:
         factor = CNNTrunk.SCALE if observation_space.dtype == np.uint8 else 1.0
-        scaling = ObservationScaling(torch.zeros(()), torch.tensor(factor))
+        has_mean_image = config.network != "mlp" and config.subtract_mean_image
+        scaling = ObservationScaling(torch.zeros(shape if has_mean_image else ()), torch.tensor(factor))
     return PolicyNetwork(scaling, nn.Sequential(*trunk.layers, head), num_outputs).requires_grad_(False)
 
 

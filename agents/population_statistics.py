@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vecenv import VecEnv
 
 from .normalisation import merge_moments
 
@@ -13,6 +16,12 @@ LEAST_STD = 1e-2
 """Components that hardly vary are not blown up further than by this."""
 PAYLOAD_BYTES = 160
 """Bytes of statistics that a pair may send on average; see :func:`sends_statistics`."""
+
+
+MEAN_IMAGE_STEPS = 200
+"""Random steps that give the mean image."""
+_MEAN_IMAGE = 2**64 - 1
+"""In the place of a generation, for the stream of those steps."""
 
 
 def sends_statistics(generation: int, pair: int, num_features: int) -> bool:
@@ -23,6 +32,23 @@ def sends_statistics(generation: int, pair: int, num_features: int) -> bool:
     """
     stride = -(-8 * num_features // PAYLOAD_BYTES)
     return (pair + generation) % stride == 0
+
+
+def play_mean_image(envs: VecEnv, seed: int) -> NDArray[np.float32]:
+    """Mean of the images of some random steps, in whole numbers: [D] float32, owned by the caller.
+
+    It is the first environment's alone, so that the number of environments does not matter.
+    """
+    stream = np.random.Generator(np.random.Philox(key=np.array([seed, _MEAN_IMAGE], np.uint64)))
+    observations, _ = envs.reset(seed=[int(stream.integers(2**31 - 1))] * envs.num_envs)
+    space = copy.deepcopy(envs.single_action_space)
+    space.seed(int(stream.integers(2**31 - 1)))
+    total = np.zeros(observations[0].size)
+    for _ in range(MEAN_IMAGE_STEPS):
+        total += observations[0].reshape(-1)
+        action = space.sample()
+        observations, *_ = envs.step(np.stack([action] * envs.num_envs))
+    return np.asarray((total / MEAN_IMAGE_STEPS).round(), np.float32)
 
 
 class ObservationMoments:

@@ -293,15 +293,33 @@ def test_the_command_trains_resumes_and_evaluates(tmp_path: Path, capsys: pytest
     assert "mean return" in capsys.readouterr().out
 
 
-def test_pong_is_played(tmp_path: Path) -> None:
+def test_pong_is_played_with_a_mean_image_that_is_kept() -> None:
     pytest.importorskip("ale_py")
     config = dataclasses.replace(
         ES_PRESETS["atari"], num_pairs=2, hidden_size=8, pairs_at_once=1, max_episode_steps=30, engine="inline"
     )
-    es = ES(vecenv.make_vec("PongNoFrameskip-v4", backend="sync", **env_settings(config)), config)
-    try:
+    learners = []
+    for at_once in (1, 2):
+        config = dataclasses.replace(config, pairs_at_once=at_once)
+        es = ES(vecenv.make_vec("PongNoFrameskip-v4", backend="sync", **env_settings(config)), config)
+        assert es.prepare() == []
         report = es.train_once()
+        assert [episode.length for episode in report.episodes] == [30] * 4
+        learners.append(es)
+    first, second = learners
+    try:
+        assert bits(first) == bits(second)
+        assert first.mean_image is not None
+        assert torch.equal(first.mean_image, second.mean_image)  # type: ignore[arg-type]
+        assert 50 < float(first.mean_image.mean()) < 150
+        image = first.mean_image.numpy().reshape(1, 4, 84, 84).astype(np.uint8)
+        policy = evaluation_policy(first.envs, config, first.state_dict(), sample=True, seed=0, device="cpu")
+        assert float(policy.network.scaling(torch.from_numpy(image)).abs().max()) == 0.0  # type: ignore[operator]
+        second.mean_image = None
+        second.load_state_dict(first.state_dict())
+        for es in learners:
+            es.train_once()
+        assert bits(first) == bits(second)
     finally:
-        es.envs.close()
-    assert [episode.length for episode in report.episodes] == [30] * 4
-    assert es.generation == 1
+        for es in learners:
+            es.envs.close()
