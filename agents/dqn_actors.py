@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import select
@@ -64,6 +65,7 @@ class ActorHandle:
         self.channel = Channel(ours)
         given = (theirs.fileno(), lifeline, permits, replay_fd, weights_fd)
         self._close_ends = weakref.finalize(self, _close_ends, self.channel, (self._lifeline, self._permits))
+        _watched().add(self)
         try:
             command = python_command(_CODE, *map(str, given))
             popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=given)
@@ -103,6 +105,19 @@ class ActorHandle:
     def let_go(self) -> None:
         """Close this side of all pipes: the actor ends after the step that it is taking."""
         self._close_ends()
+
+
+@functools.cache
+def _watched() -> weakref.WeakSet[ActorHandle]:
+    """Handles of this process. A fork of it lets go of them: its copies would hide this process's end from actors."""
+    handles: weakref.WeakSet[ActorHandle] = weakref.WeakSet()
+
+    def let_go() -> None:
+        for handle in list(handles):
+            handle.let_go()
+
+    os.register_at_fork(after_in_child=let_go)
+    return handles
 
 
 def _close_ends(channel: Channel, descriptors: tuple[int, ...]) -> None:

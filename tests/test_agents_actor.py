@@ -181,6 +181,7 @@ def test_a_killed_actor_is_reported_and_close_still_works(make_learner):
     learner.close()
 
 
+@pytest.mark.slow
 def test_an_actor_that_ends_before_it_plays_is_reported(make_learner):
     learner = make_learner(counters(dies_at=1), ONE)
     with pytest.raises(WorkerDied):
@@ -225,6 +226,7 @@ def test_environments_that_take_long_are_played_side_by_side_and_a_stop_is_notic
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_second_reset_begins_new_episodes_with_new_processes(make_learner):
     learner = make_learner(counters(), ONE)
     learner.train_once()
@@ -237,6 +239,7 @@ def test_a_second_reset_begins_new_episodes_with_new_processes(make_learner):
     np.testing.assert_array_equal(batch.next_observations[:, 2], batch.observations[:, 2] + 1)
 
 
+@pytest.mark.slow
 def test_a_run_with_actors_resumes_with_its_weights_and_its_replay(make_learner, tmp_path):
     config = dataclasses.replace(ONE, num_return_steps=3, prioritized=True, noisy=True)
     learner = make_learner(counters(), config)
@@ -269,7 +272,7 @@ def test_back_ends_without_constructors_are_refused():
 
 
 SCRIPT = """
-import sys, time, torch, vecenv
+import os, sys, time, torch, vecenv
 from vecenv.agents.dqn import DQN, env_settings
 from vecenv.agents.dqn_config import DQNConfig
 config = DQNConfig(num_envs=2, num_actors=1, learning_starts=100, minibatch_size=8, hidden_size=8, report_steps=50)
@@ -277,6 +280,9 @@ envs = vecenv.make_vec("CartPole-v1", backend="sync", **env_settings(config))
 learner = DQN(envs, config)
 learner.reset(0)
 learner.train_once()
+if os.fork() == 0:  # a child of the learner's own, which outlives it
+    time.sleep(20)
+    os._exit(0)
 print(*learner.actors.pids, flush=True)
 {ending}
 """
@@ -301,4 +307,4 @@ def test_actors_end_with_the_learners_process_however_it_ends(ending):
         wait_until(lambda: not any(is_running(pid) for pid in pids), 5.0)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
