@@ -37,6 +37,8 @@ GRID = (
     (2, 8, 64),
     (4, 8, 64),
     (2, 64, 64),
+    (1, 128, 64),
+    (2, 2, 28_224),
     (2, 8, 28_224),
     (2, 32, 28_224),
     (4, 32, 28_224),
@@ -154,10 +156,11 @@ def measure_efficiency(backends: Sequence[str], rounds: int, seconds: float) -> 
         return alternate(steppers, rounds=rounds, seconds=seconds, warm_up_seconds=0.2)
 
 
-def costs_of(measured: Sequence[Measured]) -> Costs:
+def costs_of(backend: str, measured: Sequence[Measured]) -> Costs:
     """The costs of a back end, fitted to its least disturbed samples."""
     smallest = measured[0]
-    return with_latency(fit([one.driver for one in measured]), smallest.driver, 1.0 / smallest.rates.highest)
+    fitted = fit([one.driver for one in measured], has_store=backend == "ray")
+    return with_latency(fitted, smallest.driver, 1.0 / smallest.rates.highest)
 
 
 def workloads() -> list[Workload]:
@@ -207,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if hold is not None:
             hold.release()
-    costs = {backend: costs_of(own) for backend, own in measured.items()}
+    costs = {backend: costs_of(backend, own) for backend, own in measured.items()}
     efficiency = {
         backend: statistics.median(b / a / 2 for a, b in zip(one.samples, two.samples, strict=True))
         for backend, one, two in zip(arguments.backends, busy[::2], busy[1::2], strict=True)

@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+#: Up to so many bytes Ray sends a reply in the message itself, not through its object store.
+STORED_BYTES = 100 * 1024
+
 
 @dataclass(frozen=True)
 class Round:
@@ -40,12 +43,18 @@ class Costs:
         message: per worker and step.
         row: per env and step.
         byte: per byte of observations.
+        stored: more per message of over `STORED_BYTES`, where an object store takes those.
     """
 
     fixed: float
     message: float
     row: float
     byte: float
+    stored: float = 0.0
+
+    def per_message(self, observation_bytes: int) -> float:
+        """Seconds per message that carries so many bytes of observations, those bytes not counted."""
+        return self.message + (self.stored if observation_bytes > STORED_BYTES else 0.0)
 
 
 def with_latency(costs: Costs, smallest: Round, seconds: float) -> Costs:
@@ -59,28 +68,33 @@ def with_latency(costs: Costs, smallest: Round, seconds: float) -> Costs:
     return replace(costs, fixed=costs.fixed + max(0.0, seconds - smallest.seconds))
 
 
-def fit(rounds: Sequence[Round]) -> Costs:
+def fit(rounds: Sequence[Round], has_store: bool = False) -> Costs:
     """Costs by least squares over relative errors; none below 0.
 
     Args:
-        rounds: at least four, with workers, envs and bytes that vary independently.
+        rounds: with workers, envs and bytes that vary independently.
+        has_store: whether messages of over `STORED_BYTES` have a cost of their own.
 
     Raises:
-        ValueError: too few rounds to tell four costs apart.
+        ValueError: too few rounds to tell the costs apart.
     """
-    columns = np.array([[1.0, r.workers, r.envs, r.envs * r.observation_bytes] for r in rounds])
+    columns = [[1.0, r.workers, r.envs, r.envs * r.observation_bytes] for r in rounds]
+    if has_store:
+        for column, r in zip(columns, rounds, strict=True):
+            column.append(r.workers if r.envs * r.observation_bytes > STORED_BYTES * r.workers else 0.0)
     seconds = np.array([r.seconds for r in rounds])
-    if len(rounds) < 4 or np.linalg.matrix_rank(columns) < 4:
-        raise ValueError(f"{len(rounds)} rounds do not tell four costs apart")
-    weighted = columns / seconds[:, None]
+    weighted = np.array(columns) / seconds[:, None]
+    count = weighted.shape[1]
     scale = np.linalg.norm(weighted, axis=0)
-    kept = list(range(4))
+    if not scale.all() or np.linalg.matrix_rank(weighted / scale) < count:
+        raise ValueError(f"{len(rounds)} rounds do not tell {count} costs apart")
+    kept = list(range(count))
     while True:  # a cost that comes out below 0 is left out, the worst first
         solution, *_ = np.linalg.lstsq(weighted[:, kept] / scale[kept], np.ones(len(rounds)), rcond=None)
         if (solution >= 0).all():
             break
         kept.pop(int(np.argmin(solution)))
-    costs = np.zeros(4)
+    costs = np.zeros(count)
     costs[kept] = solution / scale[kept]
     return Costs(*costs.tolist())
 
@@ -126,7 +140,7 @@ def predict(costs: Costs, workload: Workload, cores: int) -> Prediction:
     envs = workload.envs_per_core * cores
     parts = {
         "envs": workload.envs_per_core * workload.env_seconds,
-        "messages": costs.fixed + costs.message * cores,
+        "messages": costs.fixed + costs.per_message(workload.envs_per_core * workload.observation_bytes) * cores,
         "rows": costs.row * envs,
         "observation bytes": costs.byte * envs * workload.observation_bytes,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,15 @@ seconds per environment step and B bytes per observation, a step takes
 
 Environments run side by side; what the driver does for messages, rows and bytes it does one after the other. Its costs
 are its processor time in the least disturbed samples, fitted by least squares; `fixed` also holds the waiting of the
-smallest round. Efficiency is the first term's share. The model knows no network between machines, no stragglers, and no
-learner: a learner that trains on 10,000 samples a second is the limit as soon as the rate is above that, whatever the
-environments do.
-`send`/`recv` with `batch_size` below `num_envs` hides the first term behind the others and is not modelled.
-The limit is the largest term.
+smallest round, and `message` what Ray's object store adds to messages of over 100 KiB. Efficiency is the first term's
+share, and the limit is the largest term. The lines of subproc mean one machine with that many cores.
+
+The model knows no network between machines, no stragglers, and no learner: a learner that trains on 10,000 samples a
+second is the limit as soon as the rate is above that, whatever the environments do. `send`/`recv` with `batch_size`
+below `num_envs` hides the first term behind the others and is not modelled.
+
+Where messages are the limit, fewer and larger ones help: more environments per actor, or several drivers that each have
+actors of their own, as data-parallel learners do. Evolution strategies send next to nothing and go furthest.
 """
 
 _EVOLUTION = """## Evolution strategies
@@ -57,13 +62,22 @@ def measured_tables(costs: Mapping[str, Costs], efficiency: Mapping[str, float])
             backend,
             f"{own.fixed * 1e6:,.0f} us",
             f"{own.message * 1e6:,.0f} us",
+            f"{own.stored * 1e6:,.0f} us",
             f"{own.row * 1e6:,.1f} us",
             f"{own.byte * 1e9:.3f} ns",
             f"{efficiency[backend]:.2f}",
         ]
         for backend, own in costs.items()
     ]
-    header = ["back end", "per step", "per message", "per env", "per observation byte", "efficiency 1 -> 2 workers"]
+    header = [
+        "back end",
+        "per step",
+        "per message",
+        "more if over 100 KiB",
+        "per env",
+        "per observation byte",
+        "efficiency 1 -> 2 workers",
+    ]
     return [("Costs, fitted to the rounds below", header, rows)]
 
 
@@ -127,7 +141,7 @@ def write_report(
         [rates.name, f"{1e6 / rates.median:,.0f} us", f"{driver.seconds * 1e6:,.0f} us"] for rates, driver in rounds
     ]
     header = ["round", "one step", "processor time of the driver"]
-    parts = [_INTRODUCTION, f"Machine: {describe_machine()}.\n"]
+    parts = [_INTRODUCTION, f"Machine: {describe_machine()}; load average {os.getloadavg()[0]:.1f} at the end.\n"]
     parts += [_markdown(table) for table in measured]
     parts.append(_markdown(("Rounds of envs that do nothing", header, single)))
     parts += [_MODEL, f"![Efficiency over cores]({picture.name})\n"]

@@ -34,6 +34,19 @@ def test_the_grid_tells_the_costs_apart():
         assert getattr(fitted, name) == pytest.approx(getattr(COSTS, name), rel=1e-6)
 
 
+def test_messages_through_an_object_store_have_a_cost_of_their_own():
+    costs = Costs(COSTS.fixed, COSTS.message, COSTS.row, COSTS.byte, stored=300e-6)
+    rounds = []
+    for workers, envs, size in GRID:
+        stored = envs * size > 100 * 1024 * workers
+        rounds.append(Round(workers, envs, size, seconds_of(COSTS, workers, envs, size) + 300e-6 * workers * stored))
+    assert fit(rounds, has_store=True).stored == pytest.approx(300e-6)
+    small, large = Workload("w", 32, 1e-4, 64), Workload("w", 32, 1e-4, 28_224)
+    without = predict(COSTS, small, 8), predict(COSTS, large, 8)
+    assert predict(costs, small, 8) == without[0]
+    assert 256 / predict(costs, large, 8).rate == pytest.approx(256 / without[1].rate + 8 * 300e-6)
+
+
 def test_costs_are_never_below_zero():
     tilted = [Round(*point, seconds_of(COSTS, *point) * (1 - 0.1 * (point[2] > 64))) for point in GRID]
     free = [Round(*point, 1e-3) for point in GRID]
@@ -44,7 +57,7 @@ def test_costs_are_never_below_zero():
 
 
 def test_too_few_rounds():
-    with pytest.raises(ValueError, match="3 rounds"):
+    with pytest.raises(ValueError, match="3 rounds do not tell 4"):
         fit([Round(workers, 8, 64, 1e-3) for workers in (1, 2, 3)])
     with pytest.raises(ValueError, match="apart"):
         fit([Round(workers, 8 * workers, 64, 1e-3) for workers in (1, 2, 3, 4, 5)])
