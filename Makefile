@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PARITY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types portable format pong bench parity check-lowest clean
+.PHONY: help demo test setup check lint types portable format pong bench parity check-lowest check-rllib clean
 
 help:
 	@echo "make demo      the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
@@ -23,6 +23,7 @@ help:
 	@echo "make types     mypy, strict"
 	@echo "make portable  the tests of the back ends over the portable path that macOS takes"
 	@echo "make check-lowest  contract and Gymnasium-API tests with older Gymnasiums, in venvs of their own"
+	@echo "make check-rllib   RLlib samples and learns with our vector envs"
 	@echo "make format    ruff format and the safe fixes of ruff check"
 	@echo "make pong      PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
 	@echo "make bench     throughput against the peers, and start-up cost"
@@ -68,6 +69,11 @@ NOT_LOWEST := CliffWalking or gymnasiums_own or metadata
 check-lowest: $(LOWEST:%=$(VENV)/gymnasium-%/.stamp)
 	for version in $(LOWEST); do $(VENV)/gymnasium-$$version/bin/python -m pytest -q -m "not slow" \
 		-k "not ($(NOT_LOWEST))" $(LOWEST_TESTS) $(PYTEST_ARGS) || exit 1; done
+
+# RLlib with vecenv's envs; what RLlib needs beside the other extras is installed here only.
+check-rllib: $(VENV)/.stamp-dev
+	$(INSTALL) --editable '.[rllib]'
+	$(BIN)/python -m pytest tests/test_ray_rllib.py $(PYTEST_ARGS)
 
 $(VENV)/gymnasium-%/.stamp: $(MANIFESTS) | $(BIN)/python
 	$(BIN)/python -m venv $(@D)
