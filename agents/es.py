@@ -34,6 +34,10 @@ class ES:
 
     Everything random is drawn from (seed, generation, pair). Parameters are therefore bit for bit the same for any
     number of workers, with any engine, and after a resume: between two generations the environments hold nothing.
+
+    Episodes that count as results, for ``--solve-at`` and the curve, are those of the whole population, noise included:
+    a stricter measure than the parameters in its middle, and one that costs no step. With ``unperturbed_pairs`` they
+    are the episodes of the parameters without noise.
     """
 
     def __init__(
@@ -130,23 +134,31 @@ class ES:
         self.generation += 1
         steps = sum(sum(result.lengths) for result in results)
         self.env_steps += steps
-        gather_seconds, train_seconds = gathered - started, time.perf_counter() - gathered
         figures: dict[str, float | None] = {
             "generation": self.generation,
+            **self._scores(population, unperturbed, score),
+            "gradient_norm": gradient_norm,
+            "mean_update_norm": update_norm,
+            "gather_seconds": gathered - started,
+            "train_seconds": time.perf_counter() - gathered,
+            "gather_steps_per_second": steps / (gathered - started),
+        }
+        counted = results[self.config.num_pairs :] or results
+        return UpdateReport([episode for result in counted for episode in _episodes(result)], figures)
+
+    def _scores(
+        self, population: NDArray[np.float64], unperturbed: NDArray[np.float64], score: float
+    ) -> dict[str, float | None]:
+        """Columns that tell how the members fared, and how far the score has fallen below the best one."""
+        best = None if self.best is None else float(self.best["score"])
+        return {
             "population_mean": float(population.mean()),
             "population_std": float(population.std()),
             "population_max": float(population.max()),
             "unperturbed_mean": float(unperturbed.mean()) if len(unperturbed) else None,
-            "best_score": float(self.best["score"]) if self.best is not None else None,
-            "below_best": float(self.best["score"]) - score if self.best is not None else None,
-            "gradient_norm": gradient_norm,
-            "mean_update_norm": update_norm,
-            "gather_seconds": gather_seconds,
-            "train_seconds": train_seconds,
-            "gather_steps_per_second": steps / gather_seconds,
+            "best_score": best,
+            "below_best": None if best is None else best - score,
         }
-        counted = results[self.config.num_pairs :] or results
-        return UpdateReport([episode for result in counted for episode in _episodes(result)], figures)
 
     def _broadcast(self) -> Broadcast:
         mean = factor = None
