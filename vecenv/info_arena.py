@@ -100,6 +100,17 @@ class InfoArena:
         """What stands in the columns for one row, as copies."""
         return {signature[0]: value_in(signature, values, row) for signature, values, mask in self._views if mask[row]}
 
+    def rows(self, rows: list[int]) -> Infos | None:
+        """What stands in the columns for some rows, batched in their order; None: two columns report the same key."""
+        infos: Infos = {}
+        for (key, _, _), values, mask in self._views:
+            present = mask[rows]
+            if np.count_nonzero(present):
+                if key in infos:
+                    return None
+                add_column(infos, key, values[rows], present)
+        return infos
+
     def clear(self, rows: list[int]) -> None:
         """Forget the rows of a worker that has died."""
         for _, _, mask in self._views:

@@ -84,6 +84,8 @@ class Control:
         answered: `[workers] int64` number of the call that each worker answered last.
         message_counts: `[workers] int64` how many messages belong to that answer.
         row_requests: `[workers] int64` how many rows were ever sent alone to each worker.
+        rows_finished: `[workers] int64` how many rows each worker ever finished.
+        rows_wanted: `[1] int64` at how many of them, of all workers, the caller wants to be woken.
         requested: `[envs] int64` number of the newest request of each row.
         completed: `[envs] int64` number of the request answered last.
         finished: `[envs] float64` monotonic clock in seconds when it was answered.
@@ -100,6 +102,8 @@ class Control:
     answered: Array
     message_counts: Array
     row_requests: Array
+    rows_finished: Array
+    rows_wanted: Array
     requested: Array
     completed: Array
     finished: Array
@@ -117,6 +121,8 @@ _SHAPES: dict[str, tuple[str, Any]] = {
     "answered": ("workers", np.int64),
     "message_counts": ("workers", np.int64),
     "row_requests": ("workers", np.int64),
+    "rows_finished": ("workers", np.int64),
+    "rows_wanted": ("one", np.int64),
     "requested": ("envs", np.int64),
     "completed": ("envs", np.int64),
     "finished": ("envs", np.float64),

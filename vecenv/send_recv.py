@@ -139,9 +139,8 @@ class SendRecvVecEnv(VecEnv):
                     continue
             self._outstanding = {}
 
-    def _rows_result(self, rows: list[int], out: Any) -> StepResult:
-        """Put the results of single rows together."""
-        arrays, count = self._arrays, len(rows)
+    def _infos_of_rows(self, rows: list[int]) -> Infos:
+        """The infos of finished rows, in order; the first env that raised is raised, and is outstanding no more."""
         infos: Infos = {}
         for place, row in enumerate(rows):
             try:
@@ -150,7 +149,13 @@ class SendRecvVecEnv(VecEnv):
                 self._failed.add(row)
                 self._outstanding.pop(row)
                 raise
-            add_info(infos, info, place, count)
+            add_info(infos, info, place, len(rows))
+        return infos
+
+    def _rows_result(self, rows: list[int], out: Any) -> StepResult:
+        """Put the results of single rows together."""
+        arrays, count = self._arrays, len(rows)
+        infos = self._infos_of_rows(rows)
         for row in rows:
             self._outstanding.pop(row)
         self._received = rows

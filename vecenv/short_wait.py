@@ -15,8 +15,8 @@ from collections.abc import Callable
 #: How long to look, in seconds; about what two wake-ups cost.
 _LOOK_SECONDS = 250e-6
 
-#: Looking relies on stores becoming visible in the order in which they were made, which x86 guarantees.
-_ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
+#: Stores become visible in the order in which they were made, which looking relies on; x86 guarantees it.
+STORES_IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 
 _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
@@ -25,7 +25,7 @@ class ShortWait:
     """Decides by what the last waits took whether looking pays."""
 
     def __init__(self) -> None:
-        self._pays = _ORDERED
+        self._pays = STORES_IN_ORDER
         self._begun = 0.0
 
     def look(self, there: Callable[[], bool]) -> bool:
@@ -51,4 +51,4 @@ class ShortWait:
 
     def slept(self) -> None:
         """It came while sleeping: looking pays again if that was soon."""
-        self._pays = _ORDERED and time.perf_counter() - self._begun < _LOOK_SECONDS
+        self._pays = STORES_IN_ORDER and time.perf_counter() - self._begun < _LOOK_SECONDS

@@ -184,7 +184,7 @@ class SliceStepper:
             SliceFailed: some envs raised; their rows hold nothing of use.
         """
         whole = rows is None
-        own: Any = self.own if rows is None else rows
+        own: Any = self.own if rows is None else index_of(rows)
         rows = self.rows if rows is None else rows
         record = StepRecord(len(rows), self._separate_raw_rewards, whole)
         self.arrays.final_mask[own] = False

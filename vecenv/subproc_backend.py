@@ -26,6 +26,7 @@ from vecenv.infos import Infos
 from vecenv.pickling import dumps
 from vecenv.protocol import BlockPlan, control_arrays, plan_control
 from vecenv.recovery import Recovery
+from vecenv.row_wait import RowWait
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions
 from vecenv.subproc_calls import results_by_row
 from vecenv.subproc_rows import WorkerRows
@@ -147,6 +148,7 @@ class SubprocVecEnv(WorkerRows):
         self._balancer = Balancer(self._group, self._control.step_seconds) if own.balance else None
         self._sent_at: dict[int, float] = {}
         self._group.attach(self._control)
+        self._row_wait = RowWait(self._group, self._control)
         self._sequence, self._steps = 1, 0
         self._control.sequence[0] = self._sequence
         self._doing = "construction"

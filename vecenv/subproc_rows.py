@@ -6,9 +6,13 @@ import time
 from multiprocessing import TimeoutError
 from typing import Any
 
+import numpy as np
+
 from vecenv.errors import EnvFailure, env_error
+from vecenv.infos import Infos
 from vecenv.pickling import dumps
 from vecenv.protocol import RESET_ROW, STEP_ROW
+from vecenv.row_wait import RowWait
 from vecenv.subproc_calls import WorkerCalls
 from vecenv.worker_settings import WorkerSettings
 
@@ -20,6 +24,7 @@ class WorkerRows(WorkerCalls):
     _row_records: dict[int, dict[str, Any] | EnvFailure]
     # When each outstanding env was sent, in seconds of the monotonic clock.
     _sent_at: dict[int, float]
+    _row_wait: RowWait
 
     # -- single rows, as VecEnv asks for them ------------------------------------------------------------------------
 
@@ -48,13 +53,12 @@ class WorkerRows(WorkerCalls):
         control = self._control
         control.slot[0] = self.slot
         control.kinds[rows] = kind
-        number, now = int(control.requested.max()), time.monotonic()
-        for row in rows:
-            number += 1
-            control.requested[row] = number
-            self._sent_at[row] = now
+        number = int(control.requested.max()) + 1
+        control.requested[rows] = np.arange(number, number + len(rows))
+        self._sent_at.update(dict.fromkeys(rows, time.monotonic()))
+        asked = set(rows)
         for worker, own in enumerate(self._group.rows):
-            count = len(set(own).intersection(rows))
+            count = len(asked.intersection(own))
             if count:
                 control.row_requests[worker] += count
                 self._group.wake(worker)
@@ -63,7 +67,7 @@ class WorkerRows(WorkerCalls):
         limit = self._time_left(outstanding)
         shorter = limit is not None and (timeout is None or limit < timeout)
         start = time.monotonic()
-        done = self._group.wait_for_rows(outstanding, count, "recv", limit if shorter else timeout)
+        done = self._row_wait.wait(outstanding, count, "recv", limit if shorter else timeout)
         if self._group.deaths or (len(done) < count and shorter):
             self._end_late_workers(outstanding)
             self._raise_deaths()
@@ -75,9 +79,10 @@ class WorkerRows(WorkerCalls):
                 f"`recv` had {len(done)} of {count} environments after {timeout} seconds; nothing is lost"
             )
         chosen = done[:count]
-        for worker, own in enumerate(self._group.rows):
-            if self._control.has_messages[list(set(own).intersection(chosen))].any():
-                self._group.read_now(worker, "recv")
+        if np.count_nonzero(self._control.has_messages[chosen]):
+            for worker, own in enumerate(self._group.rows):
+                if self._control.has_messages[list(set(own).intersection(chosen))].any():
+                    self._group.read_now(worker, "recv")
         for messages in self._group.take_messages():
             for kind, value in messages:
                 self._take_row_message(kind, value)
@@ -126,6 +131,12 @@ class WorkerRows(WorkerCalls):
             self._add_columns(value)
         else:
             self._take_objects(kind, value)
+
+    def _infos_of_rows(self, rows: list[int]) -> Infos:
+        if self._row_records and not self._row_records.keys().isdisjoint(rows):
+            return super()._infos_of_rows(rows)
+        infos = self._arena.rows(rows)
+        return super()._infos_of_rows(rows) if infos is None else infos
 
     def _row_infos(self, row: int) -> dict[str, Any]:
         record = self._row_records.pop(row, {})

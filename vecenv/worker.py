@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from vecenv.actions import split_actions
 from vecenv.batch import batch_arrays
@@ -26,10 +27,13 @@ from vecenv.env_failures import SliceFailed, pack_failures
 from vecenv.env_slice import EnvSlice
 from vecenv.infos import InfoColumns, Signature
 from vecenv.lifeline import end_with
-from vecenv.protocol import RESET_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
+from vecenv.protocol import RESET_ROW, STEP_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
+from vecenv.row_chunks import RowChunks
+from vecenv.row_wait import note_finished_rows
 from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal
 from vecenv.slice_replies import description_message, dumps_by_row, load_envs
+from vecenv.slice_stepper import index_of
 
 
 def worker_main(descriptors: Sequence[int]) -> None:
@@ -75,6 +79,7 @@ class _Worker:
         self._infos = InfoColumns()
         self._last_step = 0
         self._row_requests_seen = -1  # rows may be waiting since before a restart
+        self._chunks = RowChunks()
         # Words of a reset of single rows, kept until those rows get their turn: seed and options by row.
         self._row_resets: dict[int, tuple[int | None, Any]] = {}
         # Actions of single rows that have no place in the block.
@@ -133,16 +138,17 @@ class _Worker:
         step = control.step
         plain = self._action_space is not None  # else the actions come as a message, which only the poller sees
 
+        requests = control.row_requests[worker : worker + 1]
+
         def stepped() -> bool:
-            return plain and step.item() != self._last_step
+            return (plain and step.item() != self._last_step) or requests.item() != self._row_requests_seen
 
         while True:
             if wait.look(stepped):
                 # Steps that come fast enough never let this sleep, and only the poller tells of messages.
                 if self._infos.awaits_columns and not self._serve_sent_before():
                     return
-                self._last_step = step.item()
-                self._step()
+                self._serve_look(plain)
                 continue
             ready = [descriptor for descriptor, _ in poller.poll()]
             wait.slept()
@@ -157,6 +163,15 @@ class _Worker:
                     self._step()
                 elif control.row_requests[worker] != self._row_requests_seen:
                     self._serve_rows()
+
+    def _serve_look(self, plain: bool) -> None:
+        """Serve what looking into the block has shown: a whole step, or rows."""
+        newest = self._control.step.item()
+        if plain and newest != self._last_step:
+            self._last_step = newest
+            self._step()
+        else:
+            self._serve_rows()
 
     def _serve_sent_before(self) -> bool:
         """Carry out what was sent before the step: it is there, though the poller may not have told yet."""
@@ -254,17 +269,47 @@ class _Worker:
         """Serve single rows in the order in which they were sent, until none is left."""
         control, worker = self._control, self._config.worker_index
         while True:
-            self._row_requests_seen = int(control.row_requests[worker])
-            rows = np.array(self._slice.rows)
-            waiting = rows[control.requested[rows] != control.completed[rows]]
+            self._row_requests_seen = control.row_requests[worker].item()
+            own, rows = self._slice.own, np.array(self._slice.rows)
+            requested = control.requested[own]
+            waiting = np.flatnonzero(requested != control.completed[own])
             if not len(waiting):
                 return
-            self._serve_row(int(waiting[np.argmin(control.requested[waiting])]))
+            in_order = rows[waiting[np.argsort(requested[waiting])]].tolist()
+            while in_order:
+                chunk = self._chunks.first_of(in_order)
+                if len(chunk) > 1 and self._can_go_together(chunk):
+                    self._serve_chunk(sorted(chunk))
+                else:
+                    chunk = chunk[:1]
+                    self._serve_row(chunk[0])
+                del in_order[: len(chunk)]
+
+    def _can_go_together(self, rows: list[int]) -> bool:
+        """Whether rows wait for steps alone, whose actions stand in the block as the envs get them."""
+        control = self._control
+        if self._action_space is None or np.count_nonzero(control.wide_rows[rows]):
+            return False
+        return np.count_nonzero(control.kinds[rows] == STEP_ROW) == len(rows)
+
+    def _serve_chunk(self, rows: list[int]) -> None:
+        """Step rows and report them together."""
+        control, index = self._control, index_of(rows)
+        numbers, start = control.requested[index].copy(), time.monotonic()
+        self._infos.begin(index)
+        actions = split_actions(self._action_space, self._arrays.actions, False, index, len(rows))
+        messages: list[Any] = []
+        try:
+            self._slice.step(int(control.slot[0]), actions, rows)
+        except SliceFailed as failed:
+            messages.append(("failed", pack_failures(failed.failures)))
+        self._report(rows, index, numbers, messages)
+        self._chunks.note(rows, time.monotonic() - start)
 
     def _serve_row(self, row: int) -> None:
         control = self._control
-        number, slot = int(control.requested[row]), int(control.slot[0])
-        self._infos.begin([row])
+        number, slot, start = control.requested[row], int(control.slot[0]), time.monotonic()
+        self._infos.begin(row)
         messages: list[Any] = []
         try:
             if control.kinds[row] == RESET_ROW:
@@ -276,13 +321,20 @@ class _Worker:
                 self._slice.step(slot, [self._row_action(row)], [row])
         except SliceFailed as failed:
             messages.append(("failed", pack_failures(failed.failures)))
-        messages += self._object_messages([row]) + self._info_messages()
+        self._report([row], row, number, messages)
+        self._chunks.note([row], time.monotonic() - start)
+
+    def _report(self, rows: list[int], index: Any, numbers: Any, messages: list[Any]) -> None:
+        """Say that rows are finished; `index` and `numbers` are those of the rows."""
+        control = self._control
+        messages = self._object_messages(rows) + messages + self._info_messages()
         for message in messages:
             self._channel.send_bytes(dumps_by_row(message))
-        control.has_messages[row] = bool(messages)
-        control.finished[row] = time.monotonic()
-        control.completed[row] = number
-        self._signals.send()
+        control.has_messages[index] = bool(messages)
+        control.finished[index] = time.monotonic()
+        control.completed[index] = numbers
+        if note_finished_rows(control, self._config.worker_index, len(rows)):
+            self._signals.send()
 
     def _row_action(self, row: int) -> Any:
         if self._action_space is None:
@@ -290,6 +342,9 @@ class _Worker:
                 self._serve(*self._channel.receive())
             return self._row_actions.pop(row)
         wide = bool(self._control.wide_rows[row])
+        actions = self._arrays.actions
+        if type(self._action_space) is Discrete and actions.dtype == self._action_space.dtype:
+            return actions[row]  # a scalar of its own
         return split_actions(self._action_space, self._arrays.actions, wide, [row], 1)[0]
 
     # -- answers -----------------------------------------------------------------------------------------------------

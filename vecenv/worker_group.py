@@ -118,7 +118,7 @@ class WorkerGroup:
         while not self._inboxes[worker]:
             if worker in self.deaths:
                 raise self.deaths[worker]
-            self._take_events(None, "construction")
+            self.take_events(None, "construction")
         message: tuple[str, Any] = self._inboxes[worker].pop(0)
         return message
 
@@ -197,7 +197,7 @@ class WorkerGroup:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if left == 0.0 and looked:
                 return False
-            self._take_events(left, doing)
+            self.take_events(left, doing)
             looked = left == 0.0
             before, waiting = waiting, self._unanswered(workers)
             if waiting and answered is not None and not self.deaths:
@@ -206,23 +206,6 @@ class WorkerGroup:
                         answered(self.rows[worker])
         self._short_wait.slept()
         return True
-
-    def wait_for_rows(self, rows: Sequence[int], count: int, doing: str, timeout: float | None) -> list[int]:
-        """Wait until some of the rows that were sent alone are finished.
-
-        Returns:
-            Finished rows, the first to finish first; fewer than `count` when the time is over or a worker has died.
-        """
-        control = self._attached
-        deadline = None if timeout is None else time.monotonic() + timeout
-        looked = False
-        while True:
-            done = [row for row in rows if control.completed[row] == control.requested[row]]
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if len(done) >= count or self.deaths or (left == 0.0 and looked):
-                return sorted(done, key=lambda row: float(control.finished[row]))
-            self._take_events(left, doing)
-            looked = left == 0.0
 
     def take_messages(self) -> list[list[tuple[str, Any]]]:
         """Hand out the messages of all workers that have arrived; empty when there are none."""
@@ -262,7 +245,7 @@ class WorkerGroup:
             and worker not in self.deaths
         ]
 
-    def _take_events(self, timeout: float | None, doing: str) -> None:
+    def take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
         if timeout is not None:
             timeout = timeout * 1000 if timeout * 1000 >= 1 else float(timeout > 0)
