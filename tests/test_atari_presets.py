@@ -336,3 +336,19 @@ def test_the_held_action_is_found_again() -> None:
             told += 1
             assert outcomes[sticky.held_action(frame + 1)] == emulator.getRAM().tobytes()
     assert told > 300
+
+
+def test_a_tall_screen_is_seen_whole_where_that_is_asked_for() -> None:
+    """Air Raid has 250 lines, of which the preset of EnvPool sees 210."""
+    seen = {}
+    for height in (210, None):
+        config = dataclasses.replace(find_preset("envpool"), max_screen_height=height, max_pool=False)
+        env = AtariEnv("air_raid", config)
+        env.reset(seed=0)
+        for _ in range(20):
+            observation, *_ = env.step(1)
+        screen = env.ale.getScreenGrayscale()
+        assert len(screen) == 250
+        seen[height] = observation[-1]
+        np.testing.assert_array_equal(seen[height], resize_area_opencv(screen[:height], (84, 84)))
+    assert not np.array_equal(seen[210], seen[None])
