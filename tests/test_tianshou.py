@@ -315,9 +315,12 @@ def test_wrap_takes_the_engines(backend: str) -> None:
             assert (np.abs(again) <= 0.05).all()
             assert (np.abs(observations[done][:, 2]) > 0.2).all()
     assert ended > 6
-    if not envs._by_row:
-        with pytest.raises(NotImplementedError, match="sync or subproc"):
-            envs.step([0], [1])
+    before = np.copy(envs.vector_env.observations)
+    with pytest.raises(NotImplementedError, match="sync, subproc or ray"):
+        envs.step([0], [1])
+    with pytest.raises(NotImplementedError, match="wait_num"):
+        wrap(envs.vector_env, wait_num=2)
+    assert np.array_equal(envs.vector_env.observations, before)
     envs.close()
 
 

@@ -44,6 +44,7 @@ class NativeVecEnv(SendRecvVecEnv):
     _clips_rewards = False
     # Whether resets of some envs need the observations of the others from here.
     _keeps_observations = False
+    steps_rows_alone = False
 
     def _prepare(
         self,

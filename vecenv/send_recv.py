@@ -22,7 +22,13 @@ class SendRecvVecEnv(VecEnv):
 
     An env that was sent an action is outstanding until `recv` has returned its row. `step` needs all envs back first;
     `reset` waits for what is outstanding and drops it.
+
+    Attributes:
+        steps_rows_alone: whether envs step as they are sent, whatever the others do, so that `batch_size` may be set
+            anew between calls. Engines that step whole batches wait for all.
     """
+
+    steps_rows_alone = True
 
     # -- what users call -------------------------------------------------------------------------------------------
 

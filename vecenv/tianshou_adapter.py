@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra("tianshou", "tianshou") from error
 
+_NOT_BY_ROW = "need the sync, subproc or ray back end; this engine steps all envs at once"
 Ids = int | Sequence[int] | npt.NDArray[Any] | None
 
 
@@ -48,7 +49,7 @@ class VectorEnvAdapter(BaseVectorEnv):
 
     Args:
         envs: a vector env with autoreset mode DISABLED; closed by `close`. Steps of some of its envs, and
-            asynchronous ones, need the sync or subproc back end.
+            asynchronous ones, need the sync, subproc or ray back end.
         wait_num: how many envs a step waits for; None: all that were sent.
         timeout: seconds after which a step returns what is there, if anything is; None: no limit.
         addressable: whether its envs are `AddressableEnv`, so that some of them can be asked alone.
@@ -80,11 +81,10 @@ class VectorEnvAdapter(BaseVectorEnv):
         self.env_num = envs.num_envs
         self.wait_num, self.timeout = checked_waiting(wait_num, timeout, envs.num_envs)
         self.is_async = self.wait_num != self.env_num or timeout is not None
-        self._by_row = isinstance(envs, SendRecvVecEnv)
-        if self.is_async and not self._by_row:
-            raise NotImplementedError(
-                "wait_num and timeout need the sync or subproc back end; this engine steps all envs at once"
-            )
+        # The same vector env, if its envs can be stepped alone.
+        self._by_row = envs if isinstance(envs, SendRecvVecEnv) and envs.steps_rows_alone else None
+        if self.is_async and self._by_row is None:
+            raise NotImplementedError(f"wait_num and timeout {_NOT_BY_ROW}")
         self.waiting_id: list[int] = []
         self.ready_id = list(range(self.env_num))
         self.is_closed = False
@@ -126,8 +126,8 @@ class VectorEnvAdapter(BaseVectorEnv):
             mask = np.zeros(self.env_num, np.bool_)
             mask[ids] = True
             options = {**(options or {}), "reset_mask": mask}
-        if self.waiting_id and isinstance(envs, SendRecvVecEnv):
-            envs.send_reset(seed=seeds, options=options)
+        if self.waiting_id and self._by_row is not None:
+            self._by_row.send_reset(seed=seeds, options=options)
             rows = self._receive_these(set(ids))
             return self._stacked([rows[env_id].observation for env_id in ids]), _objects([rows[i].info for i in ids])
         observations, infos = envs.reset(seed=seeds, options=options)
@@ -175,13 +175,11 @@ class VectorEnvAdapter(BaseVectorEnv):
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def _send(self, batch: Any, ids: list[int]) -> None:
-        if not isinstance(self.vector_env, SendRecvVecEnv):
-            raise NotImplementedError(
-                "steps of some envs need the sync or subproc back end; this engine steps all envs at once"
-            )
+        if self._by_row is None:
+            raise NotImplementedError(f"steps of some envs {_NOT_BY_ROW}")
         # Not all at once, even if it is all: those answer in env order, and together.
-        self.vector_env.batch_size = 1
-        self.vector_env.send(batch, ids)
+        self._by_row.batch_size = 1
+        self._by_row.send(batch, ids)
         self.waiting_id += ids
         self.ready_id = [env_id for env_id in self.ready_id if env_id not in ids]
 
