@@ -109,12 +109,13 @@ class Agent:
         if unknown:
             raise UnknownSetting(f"{', '.join(unknown)} is no setting of a run")
         config = dataclasses.replace(self.config, **changes)
-        resume = None
+        resume = folder = None
         if self.path is not None:
             folder = self.path if self.path.is_dir() else self.path.parent
+        if run_dir is not None:
+            RunDirectory.check_is_free(Path(run_dir), folder, "Agent.load it to go on")
+        if self.path is not None and folder is not None:
             resume = Resume(load_run(self.path)[1], folder, fresh_envs)
-        elif run_dir is not None and RunDirectory.is_used_folder(Path(run_dir)):
-            raise UnknownSetting(f"{run_dir} already holds a run: Agent.load it to go on, or name another folder")
         with TrainingRun(config, resume, envs) as run:
             directory = RunDirectory.create(config.env, config.algorithm) if run_dir is None else RunDirectory(run_dir)
             display = ProgressDisplay(config.settings.total_steps, config.solve_at, quiet_console() if quiet else None)

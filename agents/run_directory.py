@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from vecenv.errors import UnknownSetting
+
 PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "torch", "ale-py")
 
 
@@ -43,9 +45,20 @@ class RunDirectory:
         raise FileExistsError(f"{root / name} and a thousand more exist already")
 
     @staticmethod
-    def is_used_folder(path: Path) -> bool:
-        """Whether a run has left its files in ``path``."""
-        return any((path / name).exists() for name in ("checkpoint.pt", "metrics.csv"))
+    def check_is_free(path: Path, resumed: Path | None, advice: str) -> None:
+        """Refuse to write over the files of another run.
+
+        Args:
+            path: the folder to write to.
+            resumed: folder of the run that goes on, if one does.
+            advice: how to go on with the run in ``path``.
+
+        Raises:
+            UnknownSetting: a run has left its files in ``path``, and is not the one that goes on.
+        """
+        is_used = any((path / name).exists() for name in ("checkpoint.pt", "metrics.csv"))
+        if is_used and (resumed is None or resumed.resolve() != path.resolve()):
+            raise UnknownSetting(f"{path} already holds a run: {advice}, or name another folder")
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write ``content`` to ``path``, whole or not at all."""

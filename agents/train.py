@@ -43,10 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = arguments.run_config()
     folder = _folder(arguments)
     resume = None
-    if checkpoint is not None and arguments.resume is not None:
-        resume = Resume(checkpoint, _folder_of(arguments.resume), arguments.fresh_envs)
-    elif folder is not None and RunDirectory.is_used_folder(folder):
-        raise UnknownSetting(f"{folder} already holds a run: go on with --resume {folder}, or name another folder")
+    resumed = None if arguments.resume is None else _folder_of(arguments.resume)
+    if folder is not None:
+        RunDirectory.check_is_free(folder, resumed, f"go on with --resume {folder}")
+    if checkpoint is not None and resumed is not None:
+        resume = Resume(checkpoint, resumed, arguments.fresh_envs)
     with _build(config, resume) as run:
         directory = RunDirectory.create(config.env, name) if folder is None else RunDirectory(folder)
         display = ProgressDisplay(config.settings.total_steps, config.solve_at)

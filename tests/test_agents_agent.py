@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vecenv
+from vecenv.agents import train
 from vecenv.agents.agent import Agent
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint
 from vecenv.agents.config import PPOConfig, RunConfig
@@ -28,6 +29,14 @@ def test_train_go_on_and_play(tmp_path, capsys):
         Agent(agent.config).train(run_dir=tmp_path / "run")
     again = Agent.load(tmp_path / "run")
     assert again.config == agent.config
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "metrics.csv").write_text("another run's")
+    with pytest.raises(UnknownSetting, match="other already holds a run"):
+        again.train(run_dir=other)
+    with pytest.raises(UnknownSetting, match="other already holds a run: go on with --resume"):
+        train.main(["ppo", "--resume", str(tmp_path / "run"), "--run-dir", str(other)])
+    assert [file.name for file in other.iterdir()] == ["metrics.csv"]
     summary = again.train(run_dir=tmp_path / "run", stop_at_steps=None)
     assert (summary["stopped_by"], summary["env_steps"] >= 400) == ("total_steps", True)
     assert load_checkpoint(tmp_path / "run")["learner"]["env_steps"] == summary["env_steps"]
