@@ -15,7 +15,7 @@ import socket
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -126,8 +126,7 @@ class _Actor:
         self._player = Player(self._envs, self._policy(head), head, writer)
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
-        network: Any = self._network
-        return BatchedPolicy(network, head=head, precision=self._weights.precision, seed=self._setup.action_seed)
+        return BatchedPolicy(self._network, head=head, precision=self._weights.precision, seed=self._setup.action_seed)
 
     def play(self, channel: Channel, permits_fd: int) -> None:
         """Take one step of all environments per permit, until the channel closes."""

@@ -99,7 +99,7 @@ class DQN:
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
         return BatchedPolicy(
-            cast(Any, self.learning.network),
+            self.learning.network,
             head=head,
             device=self.device,
             precision=self.precision["acting"],
@@ -317,7 +317,7 @@ def evaluation_policy(
         for layer in network.noisy_layers():
             layer.remove_noise()
     head = EpsilonGreedy(config.epsilon_at(int(state["env_steps"])) if sample else 0.0)
-    return BatchedPolicy(cast(Any, network.to(device)), head=head, device=device, seed=seed)
+    return BatchedPolicy(network.to(device), head=head, device=device, seed=seed)
 
 
 # A replay is large: it is not written every minute.

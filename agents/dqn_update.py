@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,9 +139,7 @@ class QLearning:
             if self.config.subtract_mean_image:
                 trunk.set_mean_image(torch.from_numpy(transitions.observations).to(self.device))
             minibatch = self._staging.stage(transitions)
-            acting = choose_acting_precision(
-                cast(Any, self.network), transitions.observations, num_envs, requested, self.device
-            )
+            acting = choose_acting_precision(self.network, transitions.observations, num_envs, requested, self.device)
             training = choose_training_precision(
                 lambda autocast: self._compute_gradients(minibatch, autocast), requested, self.device
             )

@@ -285,7 +285,7 @@ def evaluation_policy(
     if state["mean_image"] is not None:
         network.scaling.set(state["mean_image"].numpy(), None)
     head = action_head(envs.single_action_space, device)
-    return BatchedPolicy(network.to(device), head=head, device=device, seed=seed)  # type: ignore[arg-type]
+    return BatchedPolicy(network.to(device), head=head, device=device, seed=seed)
 
 
 def load_parameters(network: PolicyNetwork, parameters: torch.Tensor, statistics: dict[str, Any] | None) -> None:

@@ -1,14 +1,13 @@
 """The one place where a network is called to act: a batch of observations in, a batch of actions out.
 
-Agents, evaluation and actor processes all act through :class:`BatchedPolicy`; nothing else runs a network without
-gradients.
+Agents, evaluation and actor processes all act through :class:`BatchedPolicy`; nothing else calls a network to act.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,10 +15,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .distributions import gaussian_log_probs
-from .networks import ActorCritic
 
 ActionHead = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 """(what the network's policy head gives [B, ...], generator) -> (actions [B, ...], their log-probabilities [B])."""
+
+
+class ActingNetwork(Protocol):
+    """A module that gives what a head needs: observations [B, ...] -> (outputs [B, ...], values [B]), both float32."""
+
+    def __call__(self, observations: Tensor, /) -> tuple[Tensor, Tensor]:
+        """One forward pass."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and buffers, by name."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> Any:
+        """Set weights and buffers."""
+
+    def requires_grad_(self, requires_grad: bool, /) -> Self:
+        """Switch gradients of all weights."""
+
+
+@runtime_checkable
+class CastableNetwork(Protocol):
+    """A network that can act in another number format."""
+
+    def cast_trunks(self, dtype: torch.dtype) -> Any:
+        """Let the trunks compute in ``dtype``; what the heads give stays float32. Returns self."""
 
 
 class PolicyOutput(NamedTuple):
@@ -45,7 +67,7 @@ class BatchedPolicy:
 
     def __init__(
         self,
-        network: ActorCritic,
+        network: ActingNetwork,
         *,
         head: str | ActionHead = "categorical",
         device: torch.device | str = "cpu",
@@ -65,7 +87,7 @@ class BatchedPolicy:
                 be trained meanwhile.
 
         Raises:
-            NotImplementedError: for a head that does not exist.
+            NotImplementedError: for a head that does not exist, or a network that acts in float32 only.
         """
         if isinstance(head, str) and head not in ACTION_HEADS:
             raise NotImplementedError(f"there is no action head {head!r} yet; there are {', '.join(ACTION_HEADS)}")
@@ -75,10 +97,12 @@ class BatchedPolicy:
         self.precision = precision
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self._staging = CudaStaging(self.device) if self.device.type == "cuda" else None
-        self._acting = network
+        self._acting: ActingNetwork = network
         if own_weights or precision == "bfloat16":
             self._acting = copy.deepcopy(network).requires_grad_(False)
         if precision == "bfloat16":
+            if not isinstance(self._acting, CastableNetwork):
+                raise NotImplementedError(f"{type(network).__name__} acts in float32 only")
             self._acting = self._acting.cast_trunks(torch.bfloat16)
 
     def refresh(self) -> None:

@@ -103,7 +103,7 @@ class PopulationEvaluator:
         network = build_policy_network(envs.single_observation_space, envs.single_action_space, config, seed)
         self._network = StackedNetwork(network.to(device), envs.num_envs)
         self._policy = BatchedPolicy(
-            self._network,  # type: ignore[arg-type]
+            self._network,
             head=action_head(envs.single_action_space, device),
             device=device,
         )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from .config import Precision
-from .inference import BatchedPolicy
-from .networks import ActorCritic
+from .inference import ActingNetwork, BatchedPolicy
 
 ChosenPrecision = Literal["float32", "bfloat16"]
 
@@ -22,13 +21,33 @@ REQUIRED_SPEEDUP = 1.1
 """bfloat16 must be at least this much faster to be worth its rounding."""
 
 
+class ExploringNetwork(ActingNetwork, Protocol):
+    """A network that says which heads act with it."""
+
+    @property
+    def distribution(self) -> ActionHeads:
+        """Names of its heads."""
+
+
+class ActionHeads(Protocol):
+    """Names in `ACTION_HEADS`."""
+
+    @property
+    def explore(self) -> str:
+        """Head that explores."""
+
+    @property
+    def exploit(self) -> str:
+        """Head that takes the best action."""
+
+
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 natively (AVX512-BF16 or AMX); elsewhere it is emulated and slow."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def choose_acting_precision(
-    network: ActorCritic, observations: NDArray[Any], num_envs: int, requested: Precision, device: torch.device
+    network: ExploringNetwork, observations: NDArray[Any], num_envs: int, requested: Precision, device: torch.device
 ) -> ChosenPrecision:
     """Precision for acting in ``num_envs`` environments at once.
 
@@ -50,7 +69,7 @@ def choose_acting_precision(
     return "bfloat16" if full > REQUIRED_SPEEDUP * half else "float32"
 
 
-def greedy_agreement(network: ActorCritic, observations: NDArray[Any], device: torch.device) -> float:
+def greedy_agreement(network: ExploringNetwork, observations: NDArray[Any], device: torch.device) -> float:
     """Share of ``observations`` [B, ...] on which bfloat16 takes the same greedy action as float32.
 
     Continuous actions are the same where every number of them is.

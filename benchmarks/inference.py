@@ -105,7 +105,7 @@ def per_env_contestants(network_name: str, batch_size: int) -> list[Acting]:
             parameter.mul_(1.0 + 0.01 * member)
         stacked.load(member, nn.utils.parameters_to_vector(own.parameters()))
     observations = _observations(space, batch_size)
-    policy = BatchedPolicy(stacked, head="greedy")  # type: ignore[arg-type]
+    policy = BatchedPolicy(stacked, head="greedy")
     return [
         Acting("own weights, batched", lambda: policy.act(observations), batch_size),
         Acting("own weights, once per env", lambda: act_one_by_one(networks, observations), batch_size),
