@@ -32,18 +32,14 @@ class ArrayPool:
         self._kept: list[tuple[Array, ...]] = []
         # Without the interpreter lock, counts of references say nothing.
         self._reuses = getattr(sys, "_is_gil_enabled", lambda: True)()
-        probe = [(np.empty(1),)]
-        self._references = next(sys.getrefcount(array) for arrays in probe for array in arrays)
+        self._references = _most_references((np.empty(1),))  # of an array that only a set refers to
 
     def take(self) -> tuple[Array, ...]:
         """A set of arrays for the caller to keep; what they hold is arbitrary."""
         if not self._reuses:
             return self._make()
         for arrays in self._kept:
-            for array in arrays:
-                if sys.getrefcount(array) != self._references:
-                    break
-            else:
+            if _most_references(arrays) == self._references:
                 # Views: whoever changes the shape or the flags of what they got does not change the pool's array.
                 return tuple([array[...] for array in arrays])
         arrays = self._make()
@@ -51,3 +47,8 @@ class ArrayPool:
         if len(self._kept) > KEPT:
             self._kept.pop(0)
         return tuple([array[...] for array in arrays])
+
+
+def _most_references(arrays: tuple[Array, ...]) -> int:
+    """How many references the array with the most of them has, those that this function makes included."""
+    return max([sys.getrefcount(array) for array in arrays])
