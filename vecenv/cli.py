@@ -49,6 +49,7 @@ BENCHMARKS = {
     "throughput": Command(
         "vecenv.benchmarks.throughput", "steps per second against the peers, in alternating rounds", "bench"
     ),
+    "limits": Command("vecenv.benchmarks.limits", "what stands between an emulator and a vector env", "bench"),
     "wrappers": Command("vecenv.benchmarks.wrappers", "cost of every stage of an Atari agent step", "bench"),
     "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
     "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
