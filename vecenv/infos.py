@@ -154,14 +154,38 @@ class InfoBatch:
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs
         self.infos: Infos = {}
+        # Arrays of `infos` that take Python's numbers of one type as they are, by key.
+        self._open: dict[Any, tuple[type, Array, Array]] = {}
 
     def record(self, row: int, info: dict[str, Any]) -> None:
         """Take one env's info."""
-        add_info(self.infos, info, row, self._num_envs)
+        known = self._open
+        for key, value in info.items():
+            column = known.get(key)
+            if column is None or type(value) is not column[0]:
+                self._record_all(row, info)  # what was stored already is stored again
+                return
+            try:
+                column[1][row] = value
+            except OverflowError:  # an int beyond 64 bits
+                self._record_all(row, info)
+                return
+            column[2][row] = True
+
+    def _record_all(self, row: int, info: dict[str, Any]) -> None:
+        infos = self.infos
+        add_info(infos, info, row, self._num_envs)
+        for key, value in info.items():
+            dtype = _SCALAR_DTYPES.get(type(value))
+            stored = infos.get(key)
+            self._open.pop(key, None)  # it may have become another array
+            plain = dtype is not None and type(key) is str and not key.startswith("_")
+            if plain and type(stored) is np.ndarray and stored.ndim == 1 and stored.dtype == dtype:
+                self._open[key] = (type(value), stored, infos[f"_{key}"])
 
     def take(self) -> Infos:
         """Hand the infos out and begin anew."""
-        infos, self.infos = self.infos, {}
+        infos, self.infos, self._open = self.infos, {}, {}
         return infos
 
 

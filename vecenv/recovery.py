@@ -60,6 +60,7 @@ class Replacements:
 
     Attributes:
         causes: by worker, why its envs could not be built again.
+        on_trial: by worker that was replaced, its rows that have not been stepped since.
     """
 
     def __init__(self, workers: Workers, settings: FailureSettings) -> None:
@@ -69,6 +70,7 @@ class Replacements:
         self._restarts = [0] * len(workers.rows)
         self._started = 0.0
         self.causes: dict[int, EnvError] = {}
+        self.on_trial: dict[int, set[int]] = {}
 
     @property
     def restarts(self) -> bool:
@@ -94,11 +96,29 @@ class Replacements:
         """
         for worker, rows in enumerate(self._workers.rows):
             if self._strikes[worker] and not set(rows) & set(restarted) and not only_reset[rows].all():
-                self._strikes[worker] = 0
+                self._acquit(worker)
+
+    def note_finished_rows(self, rows: Sequence[int]) -> None:
+        """Count steps of single rows in favour of their workers: of one that has stepped all its envs.
+
+        Fewer would not do. An env that kills its worker must not be saved by another one that is stepped before it.
+
+        Args:
+            rows: rows that were really stepped, neither only reset nor cut off.
+        """
+        for worker in list(self.on_trial):
+            self.on_trial[worker].difference_update(rows)
+            if self.on_trial[worker].isdisjoint(self._workers.rows[worker]):
+                self._acquit(worker)
+
+    def _acquit(self, worker: int) -> None:
+        self._strikes[worker] = 0
+        self.on_trial.pop(worker, None)
 
     def forgive(self) -> None:
         """The user resets: a worker that was given up is tried again."""
         self._strikes = [0] * len(self._strikes)
+        self.on_trial = {}
 
     def replace_all(
         self, seeds: Sequence[int | None], start_again: Callable[[int, tuple[int | None, ...]], bool]
@@ -128,6 +148,7 @@ class Replacements:
                 advice = "Call reset() to try again"
                 raise WorkerDied(death.env_indices, death.pid, death.exitcode, doing, advice) from cause
             count = self._restarts[worker]
+            self.on_trial[worker] = set(self._workers.rows[worker])
             derived = tuple(derived_seed(seeds[row], row, count) for row in self._workers.rows[worker])
             if start_again(worker, derived) and worker not in replaced:
                 replaced.append(worker)

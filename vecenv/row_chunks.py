@@ -16,7 +16,8 @@ class RowChunks:
 
     def first_of(self, waiting: Sequence[int]) -> list[int]:
         """The first of some waiting rows, and those after it that fit into the same report."""
-        left, chunk = _MOST_SECONDS, []
+        left = _MOST_SECONDS
+        chunk: list[int] = []
         for row in waiting:
             left -= self._seconds.get(row, _MOST_SECONDS)
             if chunk and left < 0:

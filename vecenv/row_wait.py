@@ -31,6 +31,11 @@ def _fence() -> None:
         pass
 
 
+def _total(control: Control) -> int:
+    """How many rows all workers together ever finished."""
+    return sum(control.rows_finished.tolist())
+
+
 def note_finished_rows(control: Control, worker: int, count: int) -> bool:
     """Count rows that a worker has finished.
 
@@ -41,7 +46,7 @@ def note_finished_rows(control: Control, worker: int, count: int) -> bool:
     if not STORES_IN_ORDER:
         return True
     _fence()
-    return sum(control.rows_finished.tolist()) >= control.rows_wanted.item()
+    return _total(control) >= int(control.rows_wanted[0])
 
 
 class RowWait:
@@ -56,6 +61,7 @@ class RowWait:
         self._group = group
         self._control = control
         self._short_wait = ShortWait()
+        self._events_taken = 0.0
 
     def wait(self, rows: Sequence[int], count: int, doing: str, timeout: float | None) -> list[int]:
         """Wait until some of the rows are finished.
@@ -70,12 +76,15 @@ class RowWait:
             Finished rows, the first to finish first; fewer than `count` when the time is over or a worker has died.
         """
         control, index = self._control, np.array(rows)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        start = time.monotonic()
+        deadline = None if timeout is None else start + timeout
+        if start - self._events_taken > _LOOK_AGAIN_SECONDS:  # rows that always come at once must not hide a death
+            self._take_events(0.0, doing)
         looked = False
         while True:
-            total = sum(control.rows_finished.tolist())  # first: rows that finish meanwhile only wake us too early
+            total = _total(control)  # first: rows that finish meanwhile only wake us too early
             finished = control.completed[index] == control.requested[index]
-            missing = count - np.count_nonzero(finished)
+            missing = count - int(np.count_nonzero(finished))
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if missing <= 0 or self._group.deaths or (left == 0.0 and looked):
                 control.rows_wanted[0] = _NOBODY_WAITS
@@ -90,12 +99,16 @@ class RowWait:
         control = self._control
 
         def there() -> bool:
-            return sum(control.rows_finished.tolist()) >= wanted
+            return _total(control) >= wanted
 
         if left != 0.0 and self._short_wait.look(there):
             return
         control.rows_wanted[0] = wanted
         _fence()
         if not there():
-            self._group.take_events(_LOOK_AGAIN_SECONDS if left is None else min(left, _LOOK_AGAIN_SECONDS), doing)
+            self._take_events(_LOOK_AGAIN_SECONDS if left is None else min(left, _LOOK_AGAIN_SECONDS), doing)
         self._short_wait.slept()
+
+    def _take_events(self, timeout: float, doing: str) -> None:
+        self._group.take_events(timeout, doing)
+        self._events_taken = time.monotonic()

@@ -146,7 +146,7 @@ class SubprocVecEnv(WorkerRows):
         self._plan = BlockPlan(layout, self.num_envs, self.settings.slots, *spaces, measures=own.balance)
         self._recovery = Recovery(self._group, self._config_of, own)
         self._balancer = Balancer(self._group, self._control.step_seconds) if own.balance else None
-        self._sent_at: dict[int, float] = {}
+        self._sent_at, self._row_resets = {}, {}
         self._group.attach(self._control)
         self._row_wait = RowWait(self._group, self._control)
         self._sequence, self._steps = 1, 0

@@ -24,6 +24,8 @@ class WorkerRows(WorkerCalls):
     _row_records: dict[int, dict[str, Any] | EnvFailure]
     # When each outstanding env was sent, in seconds of the monotonic clock.
     _sent_at: dict[int, float]
+    # Seed and options of the newest reset of each row, for a worker that takes the place of one that died over it.
+    _row_resets: dict[int, tuple[int | None, dict[str, Any] | None]]
     _row_wait: RowWait
 
     # -- single rows, as VecEnv asks for them ------------------------------------------------------------------------
@@ -39,7 +41,8 @@ class WorkerRows(WorkerCalls):
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         self._check_idle("send_reset")
         self._raise_deaths()
-        self._send_to_owners("row_resets", {row: (seeds[row], options) for row in rows})
+        self._row_resets.update({row: (seeds[row], options) for row in rows})
+        self._send_to_owners("row_resets", {row: self._row_resets[row] for row in rows})
         self._request_rows(rows, RESET_ROW)
 
     def _send_to_owners(self, word: str, values: dict[int, Any]) -> None:
@@ -83,9 +86,7 @@ class WorkerRows(WorkerCalls):
             for worker, own in enumerate(self._group.rows):
                 if self._control.has_messages[list(set(own).intersection(chosen))].any():
                     self._group.read_now(worker, "recv")
-        for messages in self._group.take_messages():
-            for kind, value in messages:
-                self._take_row_message(kind, value)
+        self._take_row_messages()
         return chosen
 
     def _late_at(self, rows: list[int]) -> dict[int, float]:
@@ -116,9 +117,36 @@ class WorkerRows(WorkerCalls):
         """Replace workers that died while rows were outstanding; the new ones go on with what is asked of those."""
         self._doing = "recv"
         while self._group.deaths:
+            dead = [row for worker in self._group.deaths for row in self._group.rows[worker]]
+            # What they told of rows that they finished stays true; the others are told of anew.
+            self._take_row_messages()
+            self._forget_unfinished(dead)
             for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):
-                self._arena.clear(self._group.rows[worker])
+                self._ask_again(self._group.rows[worker])
                 self._group.wake(worker)
+
+    def _unfinished(self, rows: list[int]) -> list[int]:
+        return [row for row in rows if self._control.completed[row] != self._control.requested[row]]
+
+    def _forget_unfinished(self, rows: list[int]) -> None:
+        unfinished = self._unfinished(rows)
+        self._arena.clear(unfinished)
+        for row in unfinished:
+            self._row_records.pop(row, None)
+
+    def _ask_again(self, rows: list[int]) -> None:
+        """Send what does not stand in the block to the worker that takes the place of one that died over it."""
+        unfinished = self._unfinished(rows)
+        resets = {row: self._row_resets[row] for row in unfinished if self._control.kinds[row] == RESET_ROW}
+        self._send_to_owners("row_resets", resets)
+        if not self._actions_fixed:
+            steps = {row: self._action_objects[row] for row in unfinished if row not in resets}
+            self._send_to_owners("row_actions", steps)
+
+    def _take_row_messages(self) -> None:
+        for messages in self._group.take_messages():
+            for kind, value in messages:
+                self._take_row_message(kind, value)
 
     def _take_row_message(self, kind: str, value: Any) -> None:
         if kind == "failed":
@@ -133,10 +161,15 @@ class WorkerRows(WorkerCalls):
             self._take_objects(kind, value)
 
     def _infos_of_rows(self, rows: list[int]) -> Infos:
-        if self._row_records and not self._row_records.keys().isdisjoint(rows):
-            return super()._infos_of_rows(rows)
-        infos = self._arena.rows(rows)
-        return super()._infos_of_rows(rows) if infos is None else infos
+        infos = None
+        if not self._row_records or self._row_records.keys().isdisjoint(rows):
+            infos = self._arena.rows(rows)
+        infos = super()._infos_of_rows(rows) if infos is None else infos
+        if self._recovery.on_trial:
+            cut_off = infos.get("_worker_restarted", np.zeros(len(rows), np.bool_))
+            only_reset = (self._control.kinds[rows] == RESET_ROW) | self._done[rows]
+            self._recovery.note_finished_rows(np.array(rows)[~(cut_off | only_reset)].tolist())
+        return infos
 
     def _row_infos(self, row: int) -> dict[str, Any]:
         record = self._row_records.pop(row, {})

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.spaces import Discrete
 
 from vecenv.actions import split_actions
@@ -141,7 +142,7 @@ class _Worker:
         requests = control.row_requests[worker : worker + 1]
 
         def stepped() -> bool:
-            return (plain and step.item() != self._last_step) or requests.item() != self._row_requests_seen
+            return bool((plain and step.item() != self._last_step) or requests.item() != self._row_requests_seen)
 
         while True:
             if wait.look(stepped):
@@ -278,8 +279,8 @@ class _Worker:
             in_order = rows[waiting[np.argsort(requested[waiting])]].tolist()
             while in_order:
                 chunk = self._chunks.first_of(in_order)
-                if len(chunk) > 1 and self._can_go_together(chunk):
-                    self._serve_chunk(sorted(chunk))
+                if len(chunk) > 1 and self._action_space is not None and self._can_go_together(chunk):
+                    self._serve_chunk(sorted(chunk), self._action_space)
                 else:
                     chunk = chunk[:1]
                     self._serve_row(chunk[0])
@@ -288,16 +289,16 @@ class _Worker:
     def _can_go_together(self, rows: list[int]) -> bool:
         """Whether rows wait for steps alone, whose actions stand in the block as the envs get them."""
         control = self._control
-        if self._action_space is None or np.count_nonzero(control.wide_rows[rows]):
+        if np.count_nonzero(control.wide_rows[rows]):
             return False
-        return np.count_nonzero(control.kinds[rows] == STEP_ROW) == len(rows)
+        return bool((control.kinds[rows] == STEP_ROW).all())
 
-    def _serve_chunk(self, rows: list[int]) -> None:
+    def _serve_chunk(self, rows: list[int], action_space: Space[Any]) -> None:
         """Step rows and report them together."""
         control, index = self._control, index_of(rows)
         numbers, start = control.requested[index].copy(), time.monotonic()
         self._infos.begin(index)
-        actions = split_actions(self._action_space, self._arrays.actions, False, index, len(rows))
+        actions = split_actions(action_space, self._arrays.actions, False, index, len(rows))
         messages: list[Any] = []
         try:
             self._slice.step(int(control.slot[0]), actions, rows)
