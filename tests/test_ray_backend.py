@@ -189,6 +189,20 @@ def test_what_is_ready_first_is_received_first(tmp_path):
         np.testing.assert_array_equal(envs.step([0] * 4)[0][:, 2], [3] * 4)
 
 
+def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with():
+    fns = [functools.partial(CountEnv, uid=uid, fails_at=1 if uid == 2 else None) for uid in range(4)]
+    with ray_envs(fns, batch_size=4) as envs:
+        envs.reset()
+        envs.send([0] * 3, [3, 2, 1])
+        envs.send([0], [0])
+        with pytest.raises(EnvError, match="boom from env 2"):
+            envs.recv(timeout=60)
+        envs.send_reset(options={"reset_mask": np.array([False, False, True, False])})
+        observations, *_, infos = envs.recv(timeout=60)
+        np.testing.assert_array_equal(observations, [[0, 0, 1], [1, 0, 1], [2, 1, 0], [3, 0, 1]])
+        assert infos["_time"].all()
+
+
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from vecenv import SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, make_vec
+from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, make_vec
 from vecenv.testing import CountEnv
 
 
@@ -228,3 +228,115 @@ def test_rows_of_a_worker_that_died_idle_are_truncated_when_sent():
             observations, _, _, truncations, infos = envs.recv(timeout=30)
             assert not truncations.any()
             assert "worker_restarted" not in infos
+
+
+class SlowResetEnv(CountEnv):
+    def reset(self, **arguments):
+        time.sleep(0.4)
+        return super().reset(**arguments)
+
+
+def test_resets_of_single_rows_survive_a_death():
+    """The new worker is told again what the dead one had read: it used to wait for that for ever."""
+    fns = [functools.partial(SlowResetEnv, uid=uid) for uid in range(4)]
+    with restarting(fns, batch_size=4) as envs:
+        envs.send_reset(options={"level": 7})
+        time.sleep(0.2)
+        kill(envs, 1)
+        observations, _, _, truncations, infos = envs.recv(timeout=30)
+        assert not truncations.any()
+        np.testing.assert_array_equal(observations[:, 0], range(4))
+        assert infos["options"].tolist() == ["{'level': 7}"] * 4
+
+
+class TextActionEnv(CountEnv):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.action_space = gym.spaces.Text(5)
+
+    def step(self, action):
+        assert isinstance(action, str)
+        return super().step(0)
+
+
+def test_actions_sent_as_objects_survive_a_death():
+    fns = [functools.partial(TextActionEnv, uid=uid, seconds=0.2) for uid in range(4)]
+    with restarting(fns, batch_size=2) as envs:
+        envs.reset(seed=1)
+        envs.send(["a", "b", "c", "d"], range(4))
+        time.sleep(0.1)
+        kill(envs, 1)
+        told = {}
+        for _ in range(2):
+            _, _, _, truncations, infos = envs.recv(timeout=30)
+            told.update(zip(infos["env_id"].tolist(), truncations.tolist(), strict=True))
+        assert told == {0: False, 1: False, 2: True, 3: True}
+
+
+@pytest.mark.parametrize("policy", ["raise", "restart"])
+def test_rows_that_always_come_at_once_do_not_hide_a_death(policy):
+    with SubprocVecEnv(count_fns(), num_workers=2, on_worker_failure=policy, batch_size=2) as envs:
+        envs.reset()
+        kill(envs, 1)
+        deadline = time.monotonic() + 20
+        try:
+            envs.send([0] * 2, [2, 3])
+            envs.send([0] * 2, [0, 1])
+            while time.monotonic() < deadline:
+                ids = envs.recv(timeout=30)[4]["env_id"]
+                if {2, 3} & set(ids.tolist()):
+                    break
+                envs.send([0] * 2, ids)
+            seen = time.monotonic() < deadline and policy == "restart"
+        except WorkerDied as error:
+            seen = policy == "raise" and error.env_indices == (2, 3)
+        assert seen
+
+
+def test_rows_that_a_worker_has_finished_are_reported_as_they_were():
+    """Its death afterwards takes away neither a failure nor infos."""
+    fns = [
+        functools.partial(CountEnv, uid=0, seconds=0.5),
+        functools.partial(CountEnv, uid=1, seconds=0.5),
+        functools.partial(CountEnv, uid=2, fails_at=2),
+        functools.partial(CountEnv, uid=3),
+    ]
+    with restarting(fns, batch_size=3) as envs:
+        envs.reset(seed=1)
+        envs.step([0] * 4)
+        envs.send([0] * 4, range(4))
+        time.sleep(0.2)
+        kill(envs, 1)
+        with pytest.raises(EnvError, match="boom from env 2"):
+            envs.recv(timeout=30)
+        observations, rewards, _, truncations, infos = envs.recv(timeout=30)
+        place = infos["env_id"].tolist().index(3)
+        assert observations[place].tolist() == [3, 0, 2]
+        assert (rewards[place], truncations[place], infos["time"][place]) == (2.0, False, 2)
+
+
+def test_deaths_far_apart_do_not_add_up_where_rows_are_sent_alone():
+    with restarting(count_fns(), batch_size=4) as envs:
+        envs.reset(seed=1)
+        for step in range(40):
+            envs.send([0] * 2, [0, 1])
+            envs.send([0] * 2, [2, 3])
+            truncations = envs.recv(timeout=30)[3]
+            assert truncations[2:].all() == (step > 0 and step % 8 == 0)
+            if step % 8 == 7:
+                kill(envs, 1)
+                time.sleep(0.05)
+
+
+def test_an_env_that_kills_its_worker_is_given_up_though_others_are_stepped():
+    fns = [CountEnv, functools.partial(CountEnv, dies_at=1)]
+    with restarting(fns, num_workers=1, batch_size=1) as envs:
+        envs.reset()
+        envs.send([0, 0], [0, 1])
+
+        def go_on():
+            for _ in range(100):
+                envs.send([0], envs.recv(timeout=30)[4]["env_id"])
+
+        with pytest.raises(WorkerDied, match="3 times in a row"):
+            go_on()

@@ -181,6 +181,23 @@ def test_failures_of_single_rows(build):
         np.testing.assert_array_equal(observations, [[1, 1, 0]])
 
 
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(build):
+    fns = [functools.partial(CountEnv, uid=uid, fails_at=2 if uid == 2 else None) for uid in range(4)]
+    with build(fns, batch_size=4) as envs:
+        envs.reset()
+        envs.step([0] * 4)
+        envs.send([0] * 3, [3, 2, 1])
+        envs.send([0], [0])
+        with pytest.raises(EnvError, match="boom from env 2"):
+            envs.recv(timeout=30)
+        envs.send_reset(options={"reset_mask": np.array([False, False, True, False])})
+        observations, *_, infos = envs.recv(timeout=30)
+        np.testing.assert_array_equal(observations, [[0, 0, 2], [1, 0, 2], [2, 1, 0], [3, 0, 2]])
+        np.testing.assert_array_equal(infos["time"], [2, 2, 0, 2])
+        assert infos["_time"].all()
+
+
 def test_timeouts_lose_nothing():
     with SubprocVecEnv(count_fns(2, seconds=0.5), num_workers=2, batch_size=1) as envs:
         envs.reset()

@@ -74,6 +74,8 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         self._done = np.zeros(num_envs, np.bool_)
         self._failed: set[int] = set()
         self._outstanding: dict[int, None] = {}
+        # Infos of finished rows that could not be returned yet.
+        self._taken_infos: dict[int, dict[str, Any]] = {}
         self._received: list[int] = list(range(num_envs))
         self._whole_sent = False
         fixed = self.settings.shared_memory is not False and has_fixed_layout(self.single_observation_space)

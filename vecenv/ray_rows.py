@@ -100,6 +100,9 @@ class RayRows(RayCalls):
         chosen, self._finished = self._finished[:count], self._finished[count:]
         return chosen
 
+    def _give_back(self, rows: list[int]) -> None:
+        self._finished = rows + self._finished
+
     def _take_ready(self, timeout: float | None) -> None:
         """Wait for the next group of rows, or for the moment at which a worker is late."""
         limit = self._time_left()
@@ -126,6 +129,11 @@ class RayRows(RayCalls):
             self._row_records[row] = self._odd.get(row, {})
         for failure in self._failures:
             self._row_records[failure.env_index] = failure
+        if self._replacements.on_trial and group.question[0] == "step_rows":
+            told = {row: {**self._odd.get(row, {}), **self._arena.row(row)} for row in group.rows}
+            self._replacements.note_finished_rows(
+                [row for row in group.rows if not self._done[row] and "worker_restarted" not in told[row]]
+            )
         self._finished += group.rows
 
     def _late_at(self, worker: int) -> float:

@@ -143,20 +143,27 @@ class SendRecvVecEnv(VecEnv):
                     self._row_infos(row)
                 except Exception:  # an env that failed is about to be reset
                     continue
-            self._outstanding = {}
+            self._outstanding, self._taken_infos = {}, {}
 
     def _infos_of_rows(self, rows: list[int]) -> Infos:
         """The infos of finished rows, in order; the first env that raised is raised, and is outstanding no more."""
-        infos: Infos = {}
-        for place, row in enumerate(rows):
+        taken, infos = self._taken_infos, Infos()
+        for row in rows:
+            if row in taken:
+                continue
             try:
-                info = self._row_infos(row)
+                taken[row] = self._row_infos(row)
             except Exception:
                 self._failed.add(row)
                 self._outstanding.pop(row)
+                self._give_back([other for other in rows if other != row])
                 raise
-            add_info(infos, info, place, len(rows))
+        for place, row in enumerate(rows):
+            add_info(infos, taken.pop(row), place, len(rows))
         return infos
+
+    def _give_back(self, rows: list[int]) -> None:
+        """Take back finished rows that `_receive_rows` has given, to give them again: another one of them failed."""
 
     def _rows_result(self, rows: list[int], out: Any) -> StepResult:
         """Put the results of single rows together."""

@@ -162,7 +162,7 @@ class WorkerRows(WorkerCalls):
 
     def _infos_of_rows(self, rows: list[int]) -> Infos:
         infos = None
-        if not self._row_records or self._row_records.keys().isdisjoint(rows):
+        if not self._taken_infos and (not self._row_records or self._row_records.keys().isdisjoint(rows)):
             infos = self._arena.rows(rows)
         infos = super()._infos_of_rows(rows) if infos is None else infos
         if self._recovery.on_trial:
