@@ -6,6 +6,7 @@ actor may run ahead of the learner.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -99,8 +100,8 @@ def actor_main(descriptors: Sequence[int]) -> None:
     try:
         setup: ActorSetup = channel.receive()
         try:
-            actor = _Actor(setup, ReplayMemory(setup.spec, replay_fd), weights_fd)
-            actor.play(channel, permits_fd)
+            with contextlib.closing(_Actor(setup, ReplayMemory(setup.spec, replay_fd), weights_fd)) as actor:
+                actor.play(channel, permits_fd)
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
@@ -143,6 +144,9 @@ class _Actor:
             player.begin_step(self._setup.config.epsilon_at(self._weights.env_steps))
             played = player.end_step()
             channel.send(PlayedMessage(player.writer.written, played.env_steps, played.episodes, self._updates))
+
+    def close(self) -> None:
+        """Close the environments."""
         self._envs.close()
 
     def _take_over_weights(self) -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import pickle
 import select
-import socket
-import subprocess
 import time
-import weakref
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from vecenv import VecEnv
-from vecenv.channel import Channel
 from vecenv.errors import WorkerDied
-from vecenv.fork_server import python_command, worker_environment
 from vecenv.pickling import dumps_function
-from vecenv.worker_process import WorkerProcess
 
 from .actor_process import ActorSetup, FailedMessage, PlayedMessage
+from .child_process import ChildProcess
 from .dqn_config import DQNConfig
 from .dqn_player import Played
 from .dqn_weights import SharedWeights
@@ -35,15 +29,13 @@ LOOK_SECONDS = 0.1
 """The longest that one call waits for actors, so that a stop is noticed."""
 END_SECONDS = 2.0
 """What actors get for an end of their own."""
-_CODE = "from vecenv.agents.actor_process import actor_main; actor_main([int(word) for word in sys.argv[1:]])"
+_MAIN = "vecenv.agents.actor_process:actor_main"
 
 
-class ActorHandle:
+class ActorHandle(ChildProcess):
     """One actor process, from the learner's side.
 
     Attributes:
-        process: handle of the process.
-        channel: messages from it.
         owed: steps it was permitted, has taken, and gets a new permit for.
         updates: gradient steps in the weights it acted with last.
     """
@@ -58,25 +50,11 @@ class ActorHandle:
         """
         self.first, self.num_envs = setup.first, len(setup.env_fns)
         self.owed, self.updates = 0, 0
-        ours, theirs = socket.socketpair()
-        # The write end of a pipe that nobody else holds: the kernel tells the actor when this process is gone.
-        lifeline, self._lifeline = os.pipe()
         permits, self._permits = os.pipe()
-        self.channel = Channel(ours)
-        given = (theirs.fileno(), lifeline, permits, replay_fd, weights_fd)
-        self._close_ends = weakref.finalize(self, _close_ends, self.channel, (self._lifeline, self._permits))
-        _watched().add(self)
         try:
-            command = python_command(_CODE, *map(str, given))
-            popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=given)
-        except BaseException:
-            self._close_ends()
-            raise
+            super().__init__(_MAIN, (permits, replay_fd, weights_fd), held=(self._permits,))
         finally:
-            theirs.close()
-            os.close(lifeline)
             os.close(permits)
-        self.process = WorkerProcess(popen.pid, popen.poll)
         with contextlib.suppress(OSError):  # one that is gone already is noticed when it is listened to
             self.channel.send(setup)
 
@@ -92,38 +70,6 @@ class ActorHandle:
         return WorkerDied(
             tuple(envs), self.process.pid, self.process.exitcode, "train_once", "resume from a checkpoint"
         )
-
-    def end(self, deadline: float) -> None:
-        """Wait for the end until ``deadline`` (monotonic seconds), then make one; the ends of pipes are closed."""
-        if not self.process.join(max(0.0, deadline - time.monotonic())):
-            self.process.terminate()
-            if not self.process.join(0.5):
-                self.process.kill()
-                self.process.join(1.0)
-        self.process.release()
-
-    def let_go(self) -> None:
-        """Close this side of all pipes: the actor ends after the step that it is taking."""
-        self._close_ends()
-
-
-@functools.cache
-def _watched() -> weakref.WeakSet[ActorHandle]:
-    """Handles of this process. A fork of it lets go of them: its copies would hide this process's end from actors."""
-    handles: weakref.WeakSet[ActorHandle] = weakref.WeakSet()
-
-    def let_go() -> None:
-        for handle in list(handles):
-            handle.let_go()
-
-    os.register_at_fork(after_in_child=let_go)
-    return handles
-
-
-def _close_ends(channel: Channel, descriptors: tuple[int, ...]) -> None:
-    channel.close()
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 class ActorPool:

@@ -6,23 +6,19 @@ result with it that another could not play again, to the last bit.
 
 from __future__ import annotations
 
-import os
 import pickle
 import select
-import socket
-import subprocess
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from vecenv.channel import Channel
 from vecenv.cores import usable_cores
 from vecenv.errors import WorkerDied, describe_exit
-from vecenv.fork_server import python_command, worker_environment
 from vecenv.pickling import dumps_function
 
+from .child_process import ChildProcess
 from .learner import CollectionInterrupted
 from .population_engine import EngineRequest, require_env_maker
 from .population_evaluation import Broadcast, PairResult, unpack_results
@@ -32,10 +28,10 @@ LOOK_SECONDS = 0.1
 """How often a wait looks whether a stop was asked for."""
 END_SECONDS = 2.0
 """What workers get for an end of their own once their channel is closed."""
-_CODE = "from vecenv.agents.population_worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+_MAIN = "vecenv.agents.population_worker:worker_main"
 
 
-class PopulationWorker:
+class PopulationWorker(ChildProcess):
     """One process, seen from the one that asks."""
 
     def __init__(self, setup: bytes) -> None:
@@ -46,26 +42,7 @@ class PopulationWorker:
         """
         self.work: tuple[int, list[int]] | None = None
         """Number of the call and pairs that it plays at present."""
-        ours, theirs = socket.socketpair()
-        # The write end of a pipe that nobody else holds: the kernel tells the worker when this process is gone.
-        lifeline, held = os.pipe()
-        self._lifeline: int | None = held
-        self.channel = Channel(ours)
-        try:
-            command = python_command(_CODE, str(theirs.fileno()), str(lifeline))
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env=worker_environment(),
-                pass_fds=(theirs.fileno(), lifeline),
-            )
-        except BaseException:
-            self.channel.close()
-            os.close(held)
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline)
+        super().__init__(_MAIN)
         self.send_bytes(setup)
 
     def send(self, *message: Any) -> None:
@@ -86,19 +63,6 @@ class PopulationWorker:
         """Let it play some pairs."""
         self.work = (number, pairs)
         self.send("play", self.work)
-
-    def close(self, deadline: float) -> int | None:
-        """End the process, by force after ``deadline`` (`time.monotonic`); returns its exit status. May be repeated."""
-        self.channel.close()
-        try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10.0)
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
-        return self.process.returncode
 
 
 class ProcessEngine:
@@ -176,8 +140,9 @@ class ProcessEngine:
         for worker in workers:
             if worker.work is not None:  # it would look at its channel only after whole episodes
                 worker.process.kill()
+            worker.let_go()
         for worker in workers:
-            worker.close(deadline)
+            worker.end(deadline)
 
     def _wait_until_ready(self, worker: PopulationWorker) -> None:
         try:
@@ -227,5 +192,5 @@ class ProcessEngine:
         """What to say of a worker that has ended; its members are named as environments."""
         pairs = worker.work[1] if worker.work is not None else []
         members = [2 * pair + side for pair in pairs for side in (0, 1)]
-        code = worker.close(time.monotonic() + 1.0)
+        code = worker.end(time.monotonic() + 1.0)
         return WorkerDied(members, worker.process.pid, code, doing, "no worker is left to play its pairs")

@@ -8,6 +8,7 @@ import pickle
 import signal
 import socket
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,14 +42,18 @@ class WorkerSetup:
     device: str
 
 
-def main(channel_fd: int, lifeline_fd: int) -> None:
+def worker_main(descriptors: Sequence[int]) -> None:
     """Play what is asked for until the asking process closes the channel, or ends in whatever way.
+
+    Args:
+        descriptors: channel, lifeline; owned from here on.
 
     Messages in: a `WorkerSetup`; then ``("generation", Broadcast)`` and ``("play", (number of the call, pairs))``.
     Messages out: ``("ready", None)``; per play ``("results", (number of the call, packed results))``; or ``("failed",
     exception)``, after which the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
+    channel_fd, lifeline_fd = descriptors
     end_with(lifeline_fd)
     torch.set_num_threads(1)
     channel = Channel(socket.socket(fileno=channel_fd))

@@ -157,7 +157,8 @@ def test_one_constructor_serves_all_environments(make_learner):
     assert envs.num_envs == 1
     learner = DQN(envs, CONFIG, precision="float32")
     learner.reset(0)
-    learner.train_once()
+    while not learner.replay.written.all():  # one process may start much later than the other
+        learner.train_once()
     assert learner.env_steps >= 200
     starts = {tuple(row) for row in learner.replay.memory.frames[:, 0].tolist()}
     assert len(starts) == 4  # each environment has a seed of its own
@@ -182,6 +183,26 @@ def test_a_killed_actor_is_reported_and_close_still_works(make_learner):
 
 
 @pytest.mark.slow
+class MarkingEnv(CountEnv):
+    """`CountEnv` that leaves a file when it is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def close(self):
+        self.path.touch()
+
+
+def test_actors_close_their_environments(make_learner, tmp_path):
+    paths = [tmp_path / str(index) for index in range(2)]
+    config = dataclasses.replace(CONFIG, num_envs=2, num_actors=1)
+    learner = make_learner([lambda path=path: MarkingEnv(path) for path in paths], config)
+    learner.train_once()
+    learner.actors.close()
+    assert all(path.exists() for path in paths)
+
+
 def test_an_actor_that_ends_before_it_plays_is_reported(make_learner):
     learner = make_learner(counters(dies_at=1), ONE)
     with pytest.raises(WorkerDied):

@@ -159,11 +159,15 @@ def test_workers_end_with_a_killed_process(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent(
             """
+            import os, time
             import vecenv
             from vecenv.agents.es import ES, env_settings
             from vecenv.agents.es_config import ESConfig
             config = ESConfig(num_pairs=4, hidden_size=8, engine="processes", workers=1)
             es = ES(vecenv.make_vec("CartPole-v1", backend="sync", **env_settings(config)), config)
+            if os.fork() == 0:  # a child of the learner's own, which outlives it
+                time.sleep(30)
+                os._exit(0)
             print(*es.engine.pids, flush=True)
             while True:
                 es.train_once()
@@ -177,8 +181,8 @@ def test_workers_end_with_a_killed_process(tmp_path: Path) -> None:
         assert len(pids) == 1
     finally:
         process.kill()
-        process.communicate(timeout=20)
-    assert wait_until(lambda: all(is_gone(pid) for pid in pids))
+        process.wait(timeout=20)
+    assert wait_until(lambda: all(is_gone(pid) for pid in pids), 10.0)
 
 
 class Failing(CountEnv):
