@@ -15,6 +15,9 @@ from vecenv.errors import UnknownSetting
 
 from .replay_memory import ReplayMemory
 
+_CHUNK = 1 << 20
+"""Bytes that are copied, written and summed at a time."""
+
 
 def save_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path) -> dict[str, Any]:
     """Write all rows to ``path``, whole or not at all.
@@ -41,8 +44,10 @@ def save_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path) -> d
             for offset, part in _parts(memory, written):
                 file.seek(offset)
                 data = part.data.cast("B")
-                file.write(data)
-                checksum = zlib.crc32(data, checksum)
+                for start in range(0, len(data), _CHUNK):
+                    chunk = bytes(data[start : start + _CHUNK])  # actors go on writing into rows that have expired
+                    file.write(chunk)
+                    checksum = zlib.crc32(chunk, checksum)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

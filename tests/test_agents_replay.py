@@ -10,6 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import vecenv
+from vecenv.agents import replay_files
 from vecenv.agents.prioritized_replay import SMALLEST, Priorities
 from vecenv.agents.replay_buffer import ReplayBuffer
 from vecenv.agents.replay_memory import ReplayMemory, ReplaySpec
@@ -352,3 +353,21 @@ def test_a_prioritized_replay_draws_only_fit_rows():
     log = play(envs, writer, replay, 400)
     assert_samples_are_the_log(replay, log, 3, num_samples=8000)
     assert np.count_nonzero(replay.priorities._leaves) == replay.size
+
+
+def test_rows_that_change_while_they_are_saved_do_not_spoil_the_file(tmp_path, monkeypatch):
+    """Actor processes go on writing while the learner saves: into rows that have expired, once the replay is full."""
+    memory = ReplayMemory(ReplaySpec(2, 8, 1, (3,), "|u1"))
+    written = np.array([20, 5])
+
+    def disturbed(data, value=0, summed=replay_files.zlib.crc32):
+        memory.frames += 1
+        return summed(data, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replay_files.zlib, "crc32", disturbed)
+        record = replay_files.save_rows(memory, written, tmp_path / "rows")
+    assert memory.frames.any()
+    replay_files.load_rows(memory, written, tmp_path / "rows", record)
+    assert not memory.frames[0].any()
+    memory.close()
