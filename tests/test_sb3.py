@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMoni
 from stable_baselines3.common.vec_env import VecEnv as TheirVecEnv
 
 import vecenv
-import vecenv.sb3
+import vecenv.addressable_env
 from vecenv.errors import EnvError, UnknownSetting, WorkerDied
 from vecenv.factory import BACKENDS
 from vecenv.per_env import batch_of_actions
@@ -287,7 +287,7 @@ def test_a_start_method_that_does_not_exist() -> None:
 
 
 def test_one_process_per_env_up_to_four_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vecenv.sb3, "usable_cores", lambda: 1)
+    monkeypatch.setattr(vecenv.addressable_env, "usable_cores", lambda: 1)
     for count, processes in ((3, 3), (6, 4)):
         envs = SubprocVecEnv([lambda uid=uid: CountEnv(uid) for uid in range(count)])
         assert len(envs.processes) == processes

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
 
+from vecenv.cores import usable_cores
+
 #: Reset option that holds one options dict (or None) per env.
 OPTIONS_BY_ENV = "options_by_env"
+#: More processes than this per core cost memory and bring nothing.
+_PROCESSES_PER_CORE = 4
 
 
 class AddressableEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -105,6 +110,16 @@ def make_addressable(env_fn: Callable[[], gym.Env[Any, Any]], index: int) -> Add
     env = env_fn()
     # Asked of the class: a wrapper that forwards attributes has methods of its own that must not be passed by.
     return (AddressableInPlaceEnv if hasattr(type(env), "step_into") else AddressableEnv)(env, index)
+
+
+def addressable_fns(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> list[Callable[[], AddressableEnv]]:
+    """Constructors of the same envs, each of which knows its index."""
+    return [functools.partial(make_addressable, env_fn, index) for index, env_fn in enumerate(env_fns)]
+
+
+def processes_for(num_envs: int) -> int:
+    """How many processes stand in for one per env: as many, but no more per core than bring anything."""
+    return min(num_envs, _PROCESSES_PER_CORE * usable_cores())
 
 
 def _layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:

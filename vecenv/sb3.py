@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import importlib.util
 import multiprocessing
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from vecenv.addressable_env import AddressableEnv, make_addressable
+from vecenv.addressable_env import AddressableEnv, addressable_fns, processes_for
 from vecenv.arguments import checked_env_fns
 from vecenv.atari import preload_modules
 from vecenv.base import VecEnv as VectorEnv
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["SubprocVecEnv", "SyncVecEnv", "VecEnvAdapter", "make_atari_env", "make_vec_env", "wrap"]
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
-#: More processes than this per core cost memory and bring nothing.
-_PROCESSES_PER_CORE = 4
 
 
 class SubprocVecEnv(VecEnvAdapter):
@@ -68,12 +65,11 @@ class SubprocVecEnv(VecEnvAdapter):
         from vecenv.subproc_backend import SubprocVecEnv as SubprocVectorEnv  # not there on Windows
 
         env_fns = checked_env_fns(env_fns)
-        functions = _addressable(env_fns)
         if num_workers is None:
-            num_workers = min(len(functions), _PROCESSES_PER_CORE * usable_cores())
+            num_workers = processes_for(len(env_fns))
         options = {"preload": _worth_preloading(env_fns), **(worker_options or {})}
         envs = SubprocVectorEnv(
-            functions,
+            addressable_fns(env_fns),
             shared_memory=None,
             context=start_method,
             autoreset_mode=AutoresetMode.SAME_STEP,
@@ -107,7 +103,7 @@ class SyncVecEnv(VecEnvAdapter):
     """
 
     def __init__(self, env_fns: Sequence[EnvFn]) -> None:
-        envs = SyncVectorEnv(_addressable(checked_env_fns(env_fns)), autoreset_mode=AutoresetMode.SAME_STEP)
+        envs = SyncVectorEnv(addressable_fns(checked_env_fns(env_fns)), autoreset_mode=AutoresetMode.SAME_STEP)
         self.envs = [env.env for env in envs.envs if isinstance(env, AddressableEnv)]
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             envs.close()
@@ -283,10 +279,6 @@ def _seeded(
     envs: VecEnv = vec_env_cls(env_fns, **settings)
     envs.seed(seed)
     return envs
-
-
-def _addressable(env_fns: Sequence[EnvFn]) -> list[Callable[[], AddressableEnv]]:
-    return [functools.partial(make_addressable, env_fn, index) for index, env_fn in enumerate(env_fns)]
 
 
 def _is_ours(vec_env_cls: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -10,18 +9,15 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from vecenv.addressable_env import make_addressable
+from vecenv.addressable_env import addressable_fns, processes_for
 from vecenv.arguments import checked_env_fns
 from vecenv.base import VecEnv
-from vecenv.cores import usable_cores
 from vecenv.sync_backend import SyncVecEnv
 from vecenv.tianshou_adapter import VectorEnvAdapter, checked_waiting
 
 __all__ = ["DummyVectorEnv", "SubprocVectorEnv", "VectorEnvAdapter", "wrap"]
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
-#: More processes than this per core cost memory and bring nothing.
-_PROCESSES_PER_CORE = 4
 
 
 class SubprocVectorEnv(VectorEnvAdapter):
@@ -54,10 +50,10 @@ class SubprocVectorEnv(VectorEnvAdapter):
     ) -> None:
         from vecenv.subproc_backend import SubprocVecEnv  # not there on Windows
 
-        functions = _addressable(env_fns)
+        functions = addressable_fns(checked_env_fns(env_fns))
         checked_waiting(wait_num, timeout, len(functions))
         if num_workers is None:
-            num_workers = min(len(functions), _PROCESSES_PER_CORE * usable_cores())
+            num_workers = processes_for(len(functions))
         envs = SubprocVecEnv(
             functions,
             shared_memory=None,
@@ -82,7 +78,7 @@ class DummyVectorEnv(VectorEnvAdapter):
     """
 
     def __init__(self, env_fns: Sequence[EnvFn], wait_num: int | None = None, timeout: float | None = None) -> None:
-        functions = _addressable(env_fns)
+        functions = addressable_fns(checked_env_fns(env_fns))
         checked_waiting(wait_num, timeout, len(functions))
         envs = SyncVecEnv(functions, autoreset_mode=AutoresetMode.DISABLED)
         super().__init__(envs, wait_num, timeout, addressable=True)
@@ -97,7 +93,3 @@ def wrap(envs: VecEnv, wait_num: int | None = None, timeout: float | None = None
         timeout: see `VectorEnvAdapter`.
     """
     return VectorEnvAdapter(envs, wait_num, timeout)
-
-
-def _addressable(env_fns: Sequence[EnvFn]) -> list[EnvFn]:
-    return [functools.partial(make_addressable, env_fn, index) for index, env_fn in enumerate(checked_env_fns(env_fns))]
