@@ -147,12 +147,12 @@ def test_only_a_resume_unpickles_states_and_only_after_the_hash(finished, tmp_pa
     path = finished / "checkpoint.pt"
     save_checkpoint(path, {**content, "env_states": trap})
     assert run(capsys, "eval", path, "--episodes", 1, "--backend", "sync")[0] == 0
-    words = ("train", "ppo", "--resume", path, "--total-steps", 700, "--run-dir", tmp_path / "second")
-    assert run(capsys, *words, "--fresh-envs")[0] == 0
+    words = ("train", "ppo", "--resume", path, "--total-steps", 700, "--run-dir")
+    assert run(capsys, *words, tmp_path / "second", "--fresh-envs")[0] == 0
     for entry in trap:
         entry["sha256"] = "0" * 64
     save_checkpoint(path, {**content, "env_states": trap})
-    code, _, errors = run(capsys, *words)
+    code, _, errors = run(capsys, *words, tmp_path / "third")
     assert (code, len(errors.splitlines())) == (2, 1)
     assert "the saved state of environment 0 is damaged" in errors
     assert not mark.exists()
