@@ -216,3 +216,4 @@ def test_a_step_goes_on_after_an_interrupt() -> None:
         got = envs.step([0, 0])[4]["frame_number"]
         np.testing.assert_array_equal(got, frames + 2000)
         np.testing.assert_array_equal(envs.step([0, 0])[4]["frame_number"], frames + 3000)
+        assert envs.episode_statistics().lengths.tolist() == [3, 3]

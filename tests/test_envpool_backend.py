@@ -413,3 +413,4 @@ def test_a_step_goes_on_after_an_interrupt(batch_size: int) -> None:
             envs.step([0, 0])
         assert envs.step([0, 0])[4]["elapsed_step"].tolist() == [2, 2]
         assert envs.step([0, 0])[4]["elapsed_step"].tolist() == [3, 3]
+        assert envs.episode_statistics().lengths.tolist() == [3, 3]

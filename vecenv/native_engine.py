@@ -188,7 +188,7 @@ class NativeVecEnv(SendRecvVecEnv):
         begin_episodes(arrays, rows)
 
     def _send_step(self, slot: int, wide: bool) -> None:
-        self._await_batch()
+        self._count_interrupted()
         self._replace_ignored_actions()
         self._engine_send(self._arrays.actions)
 
@@ -198,10 +198,18 @@ class NativeVecEnv(SendRecvVecEnv):
             map_arrays(self._arrays.actions, lambda array: only_rows(array, ~self._done))
 
     def _await_batch(self) -> None:
-        """Take out what an interrupted call left in the engine."""
+        """Take out what an interrupted call left in the engine; a reset makes it worthless."""
         self._reset_infos = None
         if self._calls.pending:
             self._engine_receive()
+
+    def _count_interrupted(self) -> None:
+        """Take a step that was interrupted into the statistics: it was played, though nobody sees its results."""
+        self._reset_infos = None
+        if self._calls.pending:
+            self._take_batch(self._engine_receive(), slice(None))
+            if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+                self._done[:] = self._arrays.terminations | self._arrays.truncations
 
     def _receive(self, timeout: float | None) -> Infos:
         if self._reset_infos is not None:
