@@ -137,6 +137,26 @@ def test_a_step_that_takes_too_long():
             envs.reset()
 
 
+class SometimesSlowEnv(CountEnv):
+    """`CountEnv` whose sixth step takes 0.4 seconds."""
+
+    def step(self, action):
+        if self.time == 5:
+            time.sleep(0.4)
+        return super().step(action)
+
+
+def test_each_row_that_is_sent_alone_has_the_limit_to_itself():
+    with SubprocVecEnv(
+        [functools.partial(SometimesSlowEnv, length=9)] * 4, num_workers=1, batch_size=1, step_timeout=1.2
+    ) as envs:
+        envs.reset()
+        for _ in range(8):
+            envs.send([0, 0, 0, 0], range(4))
+            for _ in range(4):
+                envs.recv()
+
+
 def test_bad_settings():
     with pytest.raises(UnknownSetting, match="perhaps"):
         SubprocVecEnv([CountEnv], on_worker_failure="perhaps")

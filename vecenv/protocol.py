@@ -61,6 +61,7 @@ class BlockPlan:
         action_space: single space that the rows are planned for; None: actions take the pipe.
         columns: info columns that exist already, with their places in the arena.
         measures: whether workers keep `Control.step_seconds`.
+        groups_rows: whether rows that are sent alone may be stepped and reported together; not where each has a limit.
     """
 
     layout: Layout
@@ -70,6 +71,7 @@ class BlockPlan:
     action_space: Space[Any] | None
     columns: tuple[tuple[Signature, int, int], ...] = ()
     measures: bool = False
+    groups_rows: bool = True
 
 
 @dataclass(frozen=True)

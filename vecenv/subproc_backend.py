@@ -143,7 +143,14 @@ class SubprocVecEnv(WorkerRows):
         self._arrays = batch_arrays(block, *spaces)
         self._control = control_arrays(block)
         self._arena = InfoArena(block["info_arena"], self.num_envs, own.info_spec)
-        self._plan = BlockPlan(layout, self.num_envs, self.settings.slots, *spaces, measures=own.balance)
+        self._plan = BlockPlan(
+            layout,
+            self.num_envs,
+            self.settings.slots,
+            *spaces,
+            measures=own.balance,
+            groups_rows=own.step_timeout is None,
+        )
         self._recovery = Recovery(self._group, self._config_of, own)
         self._balancer = Balancer(self._group, self._control.step_seconds) if own.balance else None
         self._sent_at, self._row_resets = {}, {}

@@ -122,6 +122,7 @@ class _Worker:
         self._control = control
         if plan.measures:
             self._slice.step_seconds = control.step_seconds
+        self._groups_rows = plan.groups_rows
         self._last_step = int(control.step[0])
         self._answer([])
 
@@ -289,7 +290,7 @@ class _Worker:
     def _can_go_together(self, rows: list[int]) -> bool:
         """Whether rows wait for steps alone, whose actions stand in the block as the envs get them."""
         control = self._control
-        if np.count_nonzero(control.wide_rows[rows]):
+        if not self._groups_rows or np.count_nonzero(control.wide_rows[rows]):
             return False
         return bool((control.kinds[rows] == STEP_ROW).all())
 
