@@ -247,3 +247,25 @@ def test_nested_observations(backend):
         assert observations["t"] == ("t1", "t1")
         envs.send(("d", "e"))
         envs.recv(timeout=30)
+
+
+class SlowResetEnv(CountEnv):
+    """`CountEnv` whose resets, but for the first, take half a second."""
+
+    def reset(self, *, seed=None, options=None):
+        if self.episode >= 0:
+            time.sleep(0.5)
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_row_that_is_reset_is_told_of_before_the_next_one():
+    with SubprocVecEnv([functools.partial(SlowResetEnv, length=6)] * 4, num_workers=1, batch_size=1) as envs:
+        envs.reset()
+        for _ in range(6):  # cheap steps, which are reported together in the end
+            envs.send([0] * 4, range(4))
+            for _ in range(4):
+                envs.recv()
+        envs.send([0] * 4, range(4))
+        assert envs.recv()[4]["env_id"].tolist() == [0]
+        assert envs._control.completed[3] != envs._control.requested[3]
+        assert [envs.recv()[4]["env_id"][0] for _ in range(3)] == [1, 2, 3]

@@ -279,20 +279,24 @@ class _Worker:
                 return
             in_order = rows[waiting[np.argsort(requested[waiting])]].tolist()
             while in_order:
-                chunk = self._chunks.first_of(in_order)
-                if len(chunk) > 1 and self._action_space is not None and self._can_go_together(chunk):
+                chunk = self._going_together(self._chunks.first_of(in_order))
+                if len(chunk) > 1 and self._action_space is not None:
                     self._serve_chunk(sorted(chunk), self._action_space)
                 else:
-                    chunk = chunk[:1]
                     self._serve_row(chunk[0])
                 del in_order[: len(chunk)]
 
-    def _can_go_together(self, rows: list[int]) -> bool:
-        """Whether rows wait for steps alone, whose actions stand in the block as the envs get them."""
-        control = self._control
-        if not self._groups_rows or np.count_nonzero(control.wide_rows[rows]):
-            return False
-        return bool((control.kinds[rows] == STEP_ROW).all())
+    def _going_together(self, rows: list[int]) -> list[int]:
+        """The first row, and those after it if all wait for mere steps, with actions in the block as envs get them.
+
+        A row whose episode ended goes alone: its step is a reset under NEXT_STEP, which may take far longer.
+        """
+        control, arrays = self._control, self._arrays
+        if not self._groups_rows or self._action_space is None:
+            return rows[:1]
+        odd = (control.kinds[rows] != STEP_ROW) | control.wide_rows[rows]
+        odd |= arrays.terminations[rows] | arrays.truncations[rows]
+        return rows[: max(1, int(odd.argmax()))] if np.count_nonzero(odd) else rows
 
     def _serve_chunk(self, rows: list[int], action_space: Space[Any]) -> None:
         """Step rows and report them together."""
