@@ -401,6 +401,26 @@ def test_processes_end_without_close(ending: str, batch_size: int) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 @pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
+def test_an_interrupted_reset_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the pool's sending and receiving: what it still holds must not become the result of a later step."""
+    with make_pool("CartPole-v1", 2, seed=0) as envs, make_pool("CartPole-v1", 2, seed=5) as fresh:
+        envs.reset()
+
+        def interrupted(*arguments: Any) -> None:
+            envs._pool._reset(envs._pool.all_env_ids)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(envs._pool, "reset", interrupted, raising=False)
+            with pytest.raises(KeyboardInterrupt):
+                envs.reset()
+        with pytest.raises(ResetNeeded):
+            envs.step(np.zeros(2, np.int64))
+        assert_same(envs.reset(seed=5), fresh.reset())
+        for action in (0, 1, 1):
+            assert_same(envs.step(np.full(2, action)), fresh.step(np.full(2, action)))
+
+
 @pytest.mark.parametrize("batch_size", [2, 1])
 def test_a_step_goes_on_after_an_interrupt(batch_size: int) -> None:
     """The interrupted step is played, its result dropped; the next step's is the next step's."""
@@ -414,3 +434,19 @@ def test_a_step_goes_on_after_an_interrupt(batch_size: int) -> None:
         assert envs.step([0, 0])[4]["elapsed_step"].tolist() == [2, 2]
         assert envs.step([0, 0])[4]["elapsed_step"].tolist() == [3, 3]
         assert envs.episode_statistics().lengths.tolist() == [3, 3]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize("ending", ["", "del envs", "envs.close()"])
+def test_a_fork_refuses_instead_of_waiting_for_threads_that_it_does_not_have(ending: str) -> None:
+    script = (
+        "import os, sys, warnings\nwarnings.simplefilter('ignore')\n"
+        "import gymnasium as gym, vecenv\n"
+        f"envs = vecenv.make_vec('CartPole-v1', 2, 'envpool')\nenvs.reset()\n"
+        "child = os.fork()\n"
+        "if child:\n    envs.step([0, 0])\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "try:\n    envs.step([0, 0])\n"
+        f"except gym.error.ClosedEnvironmentError:\n    {ending or 'pass'}\n    sys.exit(7)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (finished.returncode, finished.stderr) == (7, "")

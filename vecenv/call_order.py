@@ -37,6 +37,12 @@ class CallOrder:
                 f"Trying to operate on `{type(self).__name__}`, after a call to `close()`: `{doing}` needs it open"
             )
 
+    def _check_no_fork(self, doing: str, belongs_here: bool) -> None:
+        if not belongs_here:
+            raise ClosedEnvironmentError(
+                f"`{doing}` was called in a fork of the process that the vector env belongs to; build another one here"
+            )
+
     def _check_not_outstanding(self, doing: str, rows: Iterable[int]) -> None:
         busy = [row for row in rows if self._whole_sent or row in self._outstanding]
         if busy:

@@ -142,6 +142,9 @@ class EnvPoolVecEnv(NativeVecEnv):
             return
         super()._check_reset_options(options)
 
+    def _kept_in_fork(self) -> list[Any]:
+        return [self._pool]
+
     def _engine_reset(self, seeds: list[int | None], rows: list[int] | None) -> tuple[Any, dict[str, Any]]:
         if rows is not None:
             return self._reset_some(seeds, rows)
@@ -150,8 +153,19 @@ class EnvPoolVecEnv(NativeVecEnv):
             self._calls.send(self._pool._reset, self._pool.all_env_ids)
             batch = self._gather()
             return batch.observations, batch.infos
-        observations, infos = self._pool.reset()
+        observations, infos = self._exchange(self._pool.reset)
         return observations, _own_infos(infos)
+
+    def _exchange(self, function: Any, *arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Call a function of the pool that sends and receives.
+
+        A Ctrl-C between the two leaves results in the pool, which every later call would be one behind of. The envs then
+        count as never reset: a step is refused, and the next reset builds another pool.
+        """
+        started, self._started = self._started, False
+        results: tuple[Any, dict[str, Any]] = function(*arguments)
+        self._started = started
+        return results
 
     def _seed(self, seeds: list[int | None]) -> None:
         """Build the pool where it is not there, or not with these seeds.
@@ -171,7 +185,7 @@ class EnvPoolVecEnv(NativeVecEnv):
         self._check_partial_resets("reset_mask")
         if any(seeds[row] is not None for row in rows):
             raise NotImplementedError("backend='envpool' seeds all envs or none: reset_mask with seeds is not there")
-        part, infos = self._pool.reset(np.array(rows, np.int32))
+        part, infos = self._exchange(self._pool.reset, np.array(rows, np.int32))
         observations = map_arrays(self.observations, np.copy)
         _put_rows(observations, rows, part)
         return observations, _spread(_own_infos(infos), rows, self.num_envs)
@@ -201,7 +215,7 @@ class EnvPoolVecEnv(NativeVecEnv):
         """Begin the next episode of rows, in place."""
         final_observations = map_arrays(batch.observations, np.copy)
         final_infos = map_arrays(batch.infos, np.copy)
-        part, infos = self._pool.reset(rows.astype(np.int32))
+        part, infos = self._exchange(self._pool.reset, rows.astype(np.int32))
         _put_rows(batch.observations, rows, part)
         _put_rows(batch.infos, rows, _own_infos(infos))
         return batch._replace(final_observations=final_observations, final_infos=final_infos)

@@ -24,6 +24,7 @@ from vecenv.buffers import Block, Layout
 from vecenv.infos import Infos
 from vecenv.native_batch import EngineBatch, masked_infos, only_rows
 from vecenv.native_calls import EngineCalls
+from vecenv.native_fork import watch_forks
 from vecenv.send_recv import SendRecvVecEnv
 from vecenv.settings import EnvDescription, VectorSettings
 from vecenv.spaces import allocate_batch, copy_arrays, has_fixed_layout, map_arrays
@@ -42,6 +43,8 @@ class NativeVecEnv(SendRecvVecEnv):
     engine: str
     # Rewards are clipped here, so that statistics see them unclipped.
     _clips_rewards = False
+    # Whether this process has the threads of the engine; a fork of it has not.
+    belongs_here = True
     # Whether resets of some envs need the observations of the others from here.
     _keeps_observations = False
     steps_rows_alone = False
@@ -83,8 +86,17 @@ class NativeVecEnv(SendRecvVecEnv):
         self._sent_resets: list[int | None] | None = None
         self._only_reset = np.zeros(num_envs, np.bool_)  # rows sent a reset alone and not received
         self.closed = False
+        watch_forks(self)
+
+    def _check_open(self, doing: str) -> None:
+        super()._check_open(doing)
+        self._check_no_fork(doing, self.belongs_here)
 
     # -- what adapters fill in ---------------------------------------------------------------------------------------
+
+    def _kept_in_fork(self) -> list[Any]:
+        """What a fork must not let go, because that waits for threads or ends them."""
+        return []
 
     @abstractmethod
     def _engine_reset(self, seeds: list[int | None], rows: list[int] | None) -> tuple[Any, dict[str, Any]]:

@@ -7,7 +7,7 @@ from multiprocessing import TimeoutError
 from typing import Any
 
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
+from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
@@ -221,10 +221,7 @@ class WorkerCalls(SendRecvVecEnv):
 
     def _check_open(self, doing: str) -> None:
         super()._check_open(doing)
-        if not self._group.belongs_here:
-            raise ClosedEnvironmentError(
-                f"`{doing}` was called in a fork of the process that the vector env belongs to; build another one here"
-            )
+        self._check_no_fork(doing, self._group.belongs_here)
 
     def _check_idle(self, doing: str) -> None:
         self._check_open(doing)
