@@ -593,3 +593,12 @@ def test_their_wrappers_and_evaluation_go_around_ours() -> None:
     returns, lengths = evaluate_policy(model, envs, n_eval_episodes=3, return_episode_rewards=True)
     assert len(returns) == 3
     assert returns == lengths
+
+
+def test_attributes_of_compiled_envs() -> None:
+    envs = wrap(vecenv.make_vec("CartPole-v1", 2, "compiled", autoreset_mode="SameStep"))
+    assert envs.get_attr("gravity") == [9.8, 9.8]
+    assert envs.get_attr("gravity", indices=1) == [9.8]
+    assert envs.has_attr("gravity")
+    assert not envs.has_attr("nothing")
+    envs.close()
