@@ -399,8 +399,6 @@ def test_processes_end_without_close(ending: str, batch_size: int) -> None:
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 def test_an_interrupted_reset_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the pool's sending and receiving: what it still holds must not become the result of a later step."""
     with make_pool("CartPole-v1", 2, seed=0) as envs, make_pool("CartPole-v1", 2, seed=5) as fresh:
@@ -421,6 +419,8 @@ def test_an_interrupted_reset_is_made_up_for(monkeypatch: pytest.MonkeyPatch) ->
             assert_same(envs.step(np.full(2, action)), fresh.step(np.full(2, action)))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
 @pytest.mark.parametrize("batch_size", [2, 1])
 def test_a_step_goes_on_after_an_interrupt(batch_size: int) -> None:
     """The interrupted step is played, its result dropped; the next step's is the next step's."""

@@ -159,8 +159,8 @@ class EnvPoolVecEnv(NativeVecEnv):
     def _exchange(self, function: Any, *arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Call a function of the pool that sends and receives.
 
-        A Ctrl-C between the two leaves results in the pool, which every later call would be one behind of. The envs then
-        count as never reset: a step is refused, and the next reset builds another pool.
+        A Ctrl-C between the two leaves results in the pool, which every later call would be one behind of. The envs
+        then count as never reset: a step is refused, and the next reset builds another pool.
         """
         started, self._started = self._started, False
         results: tuple[Any, dict[str, Any]] = function(*arguments)
