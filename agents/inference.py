@@ -90,7 +90,7 @@ class BatchedPolicy:
             NotImplementedError: for a head that does not exist, or a network that acts in float32 only.
         """
         if isinstance(head, str) and head not in ACTION_HEADS:
-            raise NotImplementedError(f"there is no action head {head!r} yet; there are {', '.join(ACTION_HEADS)}")
+            raise NotImplementedError(f"there is no action head {head!r}; there are {', '.join(ACTION_HEADS)}")
         self.network = network
         self.head: ActionHead = ACTION_HEADS[head]() if isinstance(head, str) else head
         self.device = torch.device(device)

@@ -37,7 +37,7 @@ COMMANDS = {
     "eval": Command("vecenv.agents.evaluation", "play with a trained agent: vecenv eval CHECKPOINT", "agents"),
     "demo": Command("vecenv.benchmarks.demo", "the main job on this machine, in under two minutes", "demo"),
     "bench": Command(
-        "vecenv.benchmarks", "measure: vecenv bench throughput ENV | workers | wrappers | parity | startup", "bench"
+        "vecenv.benchmarks", "measure: vecenv bench throughput ENV; vecenv bench lists the others", "bench"
     ),
     "tune": Command(
         "vecenv.benchmarks.tune", "the best back end, workers and batch size here: vecenv tune ENV", "bench"
