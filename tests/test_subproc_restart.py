@@ -279,6 +279,17 @@ class TextActionEnv(CountEnv):
         return super().step(0)
 
 
+def test_a_worker_is_not_late_because_the_one_before_it_was():
+    """The time limit begins anew: the new workers used to be killed one after the other."""
+    fns = [functools.partial(SlowResetEnv, uid=uid, seconds=30 * uid) for uid in range(2)]
+    with restarting(fns, num_workers=1, batch_size=1, step_timeout=1.0, autoreset_mode="SameStep") as envs:
+        envs.reset(seed=1)
+        envs.send([0], [1])
+        _, _, _, truncations, infos = envs.recv(timeout=30)
+        assert truncations.all()
+        assert infos["worker_restarted"].all()
+
+
 def test_actions_sent_as_objects_survive_a_death():
     fns = [functools.partial(TextActionEnv, uid=uid, seconds=0.2) for uid in range(4)]
     with restarting(fns, batch_size=2) as envs:
@@ -358,5 +369,8 @@ def test_an_env_that_kills_its_worker_is_given_up_though_others_are_stepped():
             for _ in range(100):
                 envs.send([0], envs.recv(timeout=30)[4]["env_id"])
 
-        with pytest.raises(WorkerDied, match="3 times in a row"):
-            go_on()
+        for _ in range(2):
+            with pytest.raises(WorkerDied, match=r"3 times in a row.*Call reset\(\) to try again"):
+                go_on()
+            np.testing.assert_array_equal(envs.reset(seed=3)[0][:, 2], [0, 0])
+            envs.send([0, 0], [0, 1])

@@ -113,6 +113,10 @@ class WorkerRows(WorkerCalls):
                 self._group.processes[worker].kill()
                 self._group.note_death(worker, "recv (longer than step_timeout)")
 
+    def _drop_outstanding(self) -> None:
+        self._recovery.forgive()  # else what was given up would be so again before the reset has a chance
+        super()._drop_outstanding()
+
     def _recover_rows(self) -> None:
         """Replace workers that died while rows were outstanding; the new ones go on with what is asked of those."""
         self._doing = "recv"
@@ -137,6 +141,7 @@ class WorkerRows(WorkerCalls):
     def _ask_again(self, rows: list[int]) -> None:
         """Send what does not stand in the block to the worker that takes the place of one that died over it."""
         unfinished = self._unfinished(rows)
+        self._sent_at.update(dict.fromkeys(unfinished, time.monotonic()))  # it is not late because the dead one was
         resets = {row: self._row_resets[row] for row in unfinished if self._control.kinds[row] == RESET_ROW}
         self._send_to_owners("row_resets", resets)
         if not self._actions_fixed:
