@@ -206,6 +206,21 @@ def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_reset_after_an_actor_was_given_up_works_though_rows_are_outstanding():
+    fns = [CountEnv, functools.partial(CountEnv, dies_at=1)]
+    with ray_envs(fns, num_workers=1, batch_size=1, on_worker_failure="restart") as envs:
+        envs.reset()
+        envs.send([0, 0], [0, 1])
+
+        def go_on():
+            for _ in range(60):
+                envs.send([0], envs.recv(timeout=60)[4]["env_id"])
+
+        with pytest.raises(WorkerDied, match="3 times in a row"):
+            go_on()
+        np.testing.assert_array_equal(envs.reset(seed=3)[0][:, 2], [0, 0])
+
+
 def test_a_dead_actor_is_named_and_close_works():
     with ray_envs(count_fns()) as envs:
         envs.reset()

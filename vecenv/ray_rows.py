@@ -144,6 +144,10 @@ class RayRows(RayCalls):
             return None
         return max(0.0, min(self._late_at(group.worker) for group in self._groups.values()) - time.monotonic())
 
+    def _drop_outstanding(self) -> None:
+        self._replacements.forgive()  # else what was given up would be so again before the reset has a chance
+        super()._drop_outstanding()
+
     def _recover_rows(self) -> None:
         """Replace workers that died while rows were outstanding; the new ones are asked for the same."""
         while self._group.deaths:
