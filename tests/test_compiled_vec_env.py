@@ -458,7 +458,7 @@ def test_ids():
     assert supports("gymnasium:Pendulum-v1")
     assert not supports("LunarLander-v3")
     assert make_vec(gym.spec("CartPole-v1"), 1, "compiled").spec.id == "CartPole-v1"
-    short = gym.spec("CartPole-v1")
+    short = copy.deepcopy(gym.spec("CartPole-v1"))  # the registry's own otherwise
     short.max_episode_steps = 3
     envs = make_vec(short, 1, "compiled")
     envs.reset(seed=0)
@@ -473,7 +473,7 @@ def test_ids():
 
 def test_an_id_that_was_registered_anew(monkeypatch):
     """Gymnasium's id with another env behind it is not the env that was compiled."""
-    spec = gym.spec("MountainCar-v0")
+    spec = copy.deepcopy(gym.spec("MountainCar-v0"))
     spec.entry_point = "somewhere:Else"
     monkeypatch.setitem(gym.registry, "MountainCar-v0", spec)
     assert not supports("MountainCar-v0")
