@@ -108,8 +108,14 @@ def is_running(pid):
 
 def test_rows_are_what_the_environments_did_and_updates_keep_the_ratio(make_learner):
     learner = make_learner(counters())
-    reports = [learner.train_once() for _ in range(4)]
-    assert learner.env_steps >= 800
+    reports = []
+
+    def every_environment_has_ended_an_episode():  # an actor may begin long after the other
+        reports.append(learner.train_once())
+        ended = {episode.length for report in reports for episode in report.episodes}
+        return learner.env_steps >= 800 and len(ended) == 4
+
+    wait_until(every_environment_has_ended_an_episode)
     assert learner.learning.updates == int((learner.env_steps - 100) / 16)
     batch = learner.replay.sample(1000)
     uid, episode, now = batch.observations.T
