@@ -52,6 +52,18 @@ class EngineRequest:
     per_env_kwargs: Sequence[Mapping[str, Any]] | None = None
 
 
+def check_options(backend: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse an entry of ``backend_options`` that a back end does not have.
+
+    Raises:
+        UnknownSetting: the message lists what it has.
+    """
+    for name in options:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise UnknownSetting(f"backend_options[{name!r}] does not exist for {backend!r}; there are: {listed}")
+
+
 def make_engine_envs(backend: str, request: EngineRequest) -> VecEnv:
     """Build a vector env on an engine.
 
@@ -60,9 +72,6 @@ def make_engine_envs(backend: str, request: EngineRequest) -> VecEnv:
         MissingExtra: the engine is not installed.
     """
     module = importlib.import_module(ENGINES[backend])
-    for name in request.options:
-        if name not in module.OPTIONS:
-            known = ", ".join(module.OPTIONS) or "none"
-            raise UnknownSetting(f"backend_options[{name!r}] does not exist for {backend!r}; there are: {known}")
+    check_options(backend, request.options, module.OPTIONS)
     envs: VecEnv = module.make_envs(request)
     return envs

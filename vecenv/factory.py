@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from vecenv.arguments import check_positive_int
 from vecenv.backend_choice import choose_backend, make_compiled_envs
 from vecenv.base import VecEnv
-from vecenv.engines import ENGINES, EngineRequest, make_engine_envs
+from vecenv.engines import ENGINES, EngineRequest, check_options, make_engine_envs
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.sync_backend import SyncVecEnv
 
@@ -133,12 +133,12 @@ def make_vec(
 
 def _make_python_envs(backend: str, request: EngineRequest) -> VecEnv:
     """A vector env of the `sync` or `subproc` back end."""
-    options = _checked_options(backend, request.options)
+    check_options(backend, request.options, _BACKEND_OPTIONS[backend])
     env_kwargs = dict(request.env_kwargs)
     env_fns, config, preload = env_functions(
         request.env_id, request.preprocess, request.wrappers, env_kwargs, request.per_env_kwargs, request.num_envs
     )
-    settings: dict[str, Any] = {**request.settings, "shared_memory": None, **options}
+    settings: dict[str, Any] = {**request.settings, "shared_memory": None, **request.options}
     envs: VecEnv
     if backend == "sync":
         envs = SyncVecEnv(env_fns, **settings)
@@ -158,14 +158,6 @@ def _check_backend(backend: str, num_workers: int | None) -> None:
         raise NotImplementedError("backend='subproc' is not available on Windows; use backend='sync'")
     if backend == "sync" and num_workers is not None:
         raise ValueError(f"num_workers={num_workers}: the sync back end has no workers; use backend='subproc'")
-
-
-def _checked_options(backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    for name in options:
-        if name not in _BACKEND_OPTIONS[backend]:
-            known = ", ".join(_BACKEND_OPTIONS[backend]) or "none"
-            raise UnknownSetting(f"backend_options[{name!r}] does not exist for {backend!r}; there are: {known}")
-    return dict(options)
 
 
 def env_functions(
