@@ -12,21 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vecenv import VecEnv
-from vecenv.cores import usable_cores
 
 from .config import Precision
 from .dqn_config import DQNConfig
 from .dqn_loss import QMinibatch, row_losses
 from .dqn_staging import MinibatchStaging
 from .networks import CNNTrunk
-from .parallel_gradients import ParallelGradients
+from .parallel_gradients import ParallelGradients, num_training_threads
 from .precision import choose_acting_precision, choose_training_precision
 from .q_networks import build_q_network
 from .replay_buffer import ReplayBuffer
 from .schedules import linear
 
-MOST_TRAINING_THREADS = 8
-"""With more threads each has so few rows that the sum of their gradients costs more than they save."""
 SMOOTHING = 0.98
 """Of the smoothed loss: what the past counts at every gradient step."""
 
@@ -65,7 +62,7 @@ class QLearning:
         self.updates = 0
         self.precision: dict[str, Any] = {"acting": "float32", "training": "float32"}
         self._noise = torch.Generator(device=device).manual_seed(seed)
-        self._gradients = ParallelGradients(self.network, self._num_training_threads())
+        self._gradients = ParallelGradients(self.network, num_training_threads(config.training_threads, self.device))
         self._staging = MinibatchStaging(device)
         self._errors = torch.zeros(config.minibatch_size, device=device)
         self._late_errors: tuple[NDArray[np.int64], Tensor] | None = None
@@ -180,11 +177,6 @@ class QLearning:
     def learning_rate(self) -> float:
         """Step size of the last gradient step."""
         return float(self.optimizer.param_groups[0]["lr"])
-
-    def _num_training_threads(self) -> int:
-        if self.device.type != "cpu":
-            return 1
-        return self.config.training_threads or min(usable_cores(), MOST_TRAINING_THREADS)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning needs to go on."""

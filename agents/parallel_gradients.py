@@ -14,8 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vecenv.cores import usable_cores
+
 LossFunction = Callable[[Any, Any], tuple[Tensor, Tensor]]
 """(network, rows) -> (loss to minimise, figures to report [F]); both are means over the rows."""
+
+MOST_TRAINING_THREADS = 8
+"""With more threads each has so few rows that the sum of their gradients costs more than they save."""
+
+
+def num_training_threads(asked: int, device: torch.device) -> int:
+    """How many threads share the rows of a gradient step: as many as asked for, 0 chooses; 1 on a GPU."""
+    if device.type != "cpu":
+        return 1
+    return asked or min(usable_cores(), MOST_TRAINING_THREADS)
 
 
 class ParallelGradients:

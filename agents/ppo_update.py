@@ -9,17 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecenv.cores import usable_cores
-
 from .config import PPOConfig
 from .networks import ActorCritic
 from .normalisation import RewardNormaliser
-from .parallel_gradients import ParallelGradients
+from .parallel_gradients import ParallelGradients, num_training_threads
 from .rollout_buffer import Minibatch, RolloutBuffer, TrainingBatch
 from .schedules import LearningRate, linear
 
-MOST_TRAINING_THREADS = 8
-"""With more threads each has so few rows that the sum of their gradients costs more than they save."""
 LOSS_FIGURES = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction")
 """What the loss reports, in order; means over the gradient steps of an update."""
 
@@ -39,7 +35,7 @@ class PPOUpdate:
         self._clip_range = config.clip_range
         self._entropy_coefficient = config.entropy_coefficient
         self._evaluate = network.distribution.evaluate
-        self._gradients = ParallelGradients(network, self._num_training_threads())
+        self._gradients = ParallelGradients(network, num_training_threads(config.training_threads, self.device))
         self._shuffler = torch.Generator().manual_seed(seed)
         self._rewards = RewardNormaliser(config.num_envs, config.gamma) if config.normalise_rewards else None
 
@@ -138,11 +134,6 @@ class PPOUpdate:
                 config.entropy_coefficient, config.final_entropy_coefficient, env_steps, config.total_steps
             )
         return rate
-
-    def _num_training_threads(self) -> int:
-        if self.device.type != "cpu":
-            return 1
-        return self.config.training_threads or min(usable_cores(), MOST_TRAINING_THREADS)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning needs to go on."""
