@@ -11,7 +11,6 @@ import dataclasses
 import os
 import pickle
 import select
-import signal
 import socket
 import traceback
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from vecenv import AutoresetMode, SyncVecEnv, VecEnv
 from vecenv.channel import Channel
 from vecenv.errors import EnvError, VecEnvError, env_error
-from vecenv.lifeline import end_with
+from vecenv.lifeline import begin_child
 from vecenv.pickling import dumps
 
 from .dqn_config import DQNConfig
@@ -89,12 +88,8 @@ def actor_main(descriptors: Sequence[int]) -> None:
     Args:
         descriptors: channel, lifeline, permits, replay, weights; owned from here on.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
     channel_fd, lifeline_fd, permits_fd, replay_fd, weights_fd = descriptors
-    end_with(lifeline_fd)
+    begin_child(descriptors, lifeline_fd)
     torch.set_num_threads(1)
     channel = Channel(socket.socket(fileno=channel_fd))
     try:

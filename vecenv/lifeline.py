@@ -12,8 +12,23 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 
 from vecenv.signals import uses_linux_means
+
+
+def begin_child(descriptors: Sequence[int], lifeline_fd: int) -> None:
+    """What a child process does first: it leaves Ctrl-C to the user's process, ends with it, and hands nothing on.
+
+    Args:
+        descriptors: all that it was given; processes that it starts do not inherit them.
+        lifeline_fd: the one of them that is for `end_with`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    end_with(lifeline_fd)
 
 
 def end_with(read_fd: int) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import select
-import signal
 import socket
 import sys
 import time
@@ -27,7 +26,7 @@ from vecenv.channel import Channel
 from vecenv.env_failures import SliceFailed, pack_failures
 from vecenv.env_slice import EnvSlice
 from vecenv.infos import InfoColumns, Signature
-from vecenv.lifeline import end_with
+from vecenv.lifeline import begin_child
 from vecenv.protocol import RESET_ROW, STEP_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
 from vecenv.row_chunks import RowChunks
 from vecenv.row_wait import note_finished_rows
@@ -43,12 +42,8 @@ def worker_main(descriptors: Sequence[int]) -> None:
     Args:
         descriptors: channel, lifeline, signal to wait for, signal to answer with, block; owned from here on.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
     channel_fd, lifeline_fd, command_fd, answer_fd, block_fd = descriptors
-    end_with(lifeline_fd)
+    begin_child(descriptors, lifeline_fd)
     # Forked workers would all begin with the fork server's state; seeded here once and never again.
     random.seed()
     np.random.seed()  # noqa: NPY002 - it is the global generator that user code may draw from
