@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,3 +26,14 @@ def pytest_configure(config: pytest.Config) -> None:
             "installing; run `make setup`, then `make test`",
             returncode=4,
         )
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """As in a training run: more threads only wait for each other, and sums would depend on how many there are."""
+    import torch  # not every test has it
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

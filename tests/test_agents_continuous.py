@@ -20,12 +20,7 @@ from vecenv.agents.ppo import PPO, env_settings
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class PointEnv(gymnasium.Env):

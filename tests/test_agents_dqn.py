@@ -51,13 +51,7 @@ EVERYTHING = dataclasses.replace(
 )
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    """More threads only wait for each other on a busy machine, and sums would depend on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def make_learner(config=SMALL, env="CartPole-v1", seed=0, start=True, precision="float32", **settings):

@@ -21,13 +21,7 @@ VECTORS = gymnasium.spaces.Box(-1, 1, (5,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(6)
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    """More threads only wait for each other on a busy machine, and sums would depend on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def image_network(name="small-cnn", seed=0):

@@ -14,13 +14,7 @@ from vecenv.agents.normalisation import LIMIT, ObservationNormaliser, RewardNorm
 from vecenv.agents.ppo import PPO, env_settings, evaluation_policy
 from vecenv.errors import UnknownSetting
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class DriftEnv(gymnasium.Env):

@@ -16,7 +16,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 import vecenv
 from vecenv.agents.es import ES, env_settings
@@ -29,13 +28,7 @@ from vecenv.toy_envs import CountEnv
 CONFIG = ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True, engine="processes", workers=2)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a training run: threads that meet after every small product cost more than they save."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def learner(config: ESConfig, env_id: Any = "CartPole-v1", **kwargs: Any) -> ES:

@@ -23,13 +23,7 @@ LENGTH = 7
 """Steps per episode of CorridorEnv; with the filler row, 8 rows."""
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    """More threads only wait for each other on a busy machine, and sums would depend on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class CorridorEnv(gymnasium.Env):

@@ -21,12 +21,7 @@ from vecenv.errors import UnknownSetting
 LENGTHS = (4, 2, 5, 3)
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class CountEnv(gymnasium.Env):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 from vecenv import cli
 from vecenv.benchmarks import inference
@@ -14,15 +13,13 @@ FAST = ["--rounds", "1", "--seconds", "0.01", "--batch-sizes", "1,3"]
 
 
 @pytest.mark.parametrize("network", ["mlp", "small-cnn"])
+@pytest.mark.usefixtures("one_torch_thread")
 def test_all_ways_decide_alike(network):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     shared = inference.shared_contestants(network, 5, ["float32"], "cpu")
     own = inference.per_env_contestants(network, 5)
     for batched, one_by_one in (shared, own):
         assert batched.act().actions.tolist() == one_by_one.act()
         assert batched.batch_size == 5
-    torch.set_num_threads(threads)
 
 
 def test_the_command_writes_its_figures(tmp_path, capsys):

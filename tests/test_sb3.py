@@ -9,14 +9,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("stable_baselines3")
 
@@ -526,15 +524,6 @@ def test_wrap_refuses_what_it_cannot_serve() -> None:
 # -- training -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Small networks train no faster on several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def weights(model: Any) -> dict[str, Any]:
     return {name: value.numpy().copy() for name, value in model.policy.state_dict().items()}
 
@@ -545,7 +534,7 @@ def trained(model: Any, steps: int) -> tuple[dict[str, Any], list[tuple[float, i
     return weights(model), [(info["r"], info["l"]) for info in model.ep_info_buffer]
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize(
     ("algorithm", "steps", "settings"),
     [
@@ -566,7 +555,7 @@ def test_cartpole_is_learnt_along_the_same_curve(algorithm: Any, steps: int, set
         assert_same(curve[0], curves[0][0])
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
@@ -584,7 +573,7 @@ def test_pong_is_played_along_the_same_curve(algorithm: Any, settings: Any) -> N
     assert_same(results[1], results[0])
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_their_wrappers_and_evaluation_go_around_ours() -> None:
     envs = VecNormalize(VecMonitor(make_vec_env("CartPole-v1", 2, seed=0, vec_env_cls=SyncVecEnv)))
     model = PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1, device="cpu")

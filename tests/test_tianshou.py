@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -33,15 +32,6 @@ from vecenv.tianshou import DummyVectorEnv, SubprocVectorEnv, wrap
 from vecenv.toy_envs import CountEnv, DrawEnv, EchoEnv, NestedEnv
 
 CLASSES = [SubprocVectorEnv, DummyVectorEnv]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Small networks train no faster on several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def flag_class() -> Any:
@@ -344,7 +334,7 @@ def make_algorithm(seed: int) -> Any:
     return DQN(policy=policy, optim=AdamOptimizerFactory(lr=1e-3), n_step_return_horizon=3, target_update_freq=100)
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_cartpole_is_trained_along_the_same_curve() -> None:
     curves = []
     for make in (tianshou.env.DummyVectorEnv, DummyVectorEnv, SubprocVectorEnv):
