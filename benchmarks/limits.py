@@ -44,8 +44,8 @@ class _PipelinePlayer:
         return self._envs.num_envs
 
 
-def contestants(env_id: str, num_envs: int, seed: int) -> list[Any]:
-    """The rows, from the limit down to the vector environment.
+def rom_of(env_id: str) -> str:
+    """The name of a game as ale-py knows it.
 
     Raises:
         UnknownSetting: the id is not that of an Atari game.
@@ -53,6 +53,16 @@ def contestants(env_id: str, num_envs: int, seed: int) -> list[Any]:
     game = find_game(env_id)
     if game is None:
         raise UnknownSetting(f"{env_id!r} is not the id of an Atari game; only those have an emulator to compare with")
+    return game.rom
+
+
+def contestants(env_id: str, num_envs: int, seed: int) -> list[Any]:
+    """The rows, from the limit down to the vector environment.
+
+    Raises:
+        UnknownSetting: the id is not that of an Atari game, or there are too few environments.
+    """
+    rom = rom_of(env_id)
     workers = min(usable_cores(), num_envs)
     share = num_envs // workers
     if share < 2:
@@ -60,8 +70,8 @@ def contestants(env_id: str, num_envs: int, seed: int) -> list[Any]:
     apart = [functools.partial(_PipelinePlayer, env_id, share, seed + index) for index in range(workers)]
     settings = Settings(env_id, num_envs, workers, seed)
     return [
-        EmulatorLimit(game.rom, workers, seed),
-        EmulatorLimit(game.rom, workers, seed, share),
+        EmulatorLimit(rom, workers, seed),
+        EmulatorLimit(rom, workers, seed, share),
         ParallelPlayers(f"the whole pipeline, {workers} processes apart", apart),
         BACKENDS["subproc"].build(
             settings, f"vecenv subproc ({num_envs} envs, {workers} workers)", draw_actions(settings)
@@ -93,6 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_output(parser, "limits")
     arguments = parser.parse_args(argv)
     check_output(arguments, "limits")
+    if not arguments.envs:
+        raise UnknownSetting("name at least one game, such as PongNoFrameskip-v4")
+    for env_id in arguments.envs:  # before minutes are spent on those that come first
+        rom_of(env_id)
     print(describe_machine())
     measured: dict[str, list[Rates]] = {}
     for env_id in arguments.envs:
