@@ -29,7 +29,7 @@ def find_algorithm(name: str) -> Algorithm:
         UnknownSetting: there is no such algorithm; the message lists what there is.
     """
     if name not in ALGORITHMS:
-        raise UnknownSetting(f"there is no algorithm {name!r} yet; there is {', '.join(ALGORITHMS)}")
+        raise UnknownSetting(f"there is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
     algorithm: Algorithm = importlib.import_module(ALGORITHMS[name]).ALGORITHM
     return algorithm
 
