@@ -57,6 +57,7 @@ BENCHMARKS = {
     "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
     "adapters": Command("vecenv.benchmarks.adapters", "SB3 and Tianshou on their vector envs and on ours", "bench"),
     "scaling": Command("vecenv.benchmarks.scaling", "cost of messages and bytes; a model of many cores", "ray"),
+    "speedups": Command("vecenv.benchmarks.speedups", "the speed ladders of DQN, PPO and ES, rung by rung", "bench"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
 }
 

@@ -1,0 +1,229 @@
+"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, rung by rung, beside the documents' own figures."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vecenv.doctor import describe_machine
+
+from .arguments import add_output, add_timing, check_known, make_parser, words
+from .ladder import LADDERS, HasFigures, Ladder, LadderTable, Rung, RungContestant, find_ladder
+from .report import check_output, print_table, publish, samples_of
+from .timing import Rates, alternate
+
+QUICK_ROUNDS = 3
+QUICK_SECONDS = 1.0
+DEFAULT_SOLUTIONS = Path("results") / "speedups-solved.csv"
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Rates of one table.
+
+    Attributes:
+        table: the rungs.
+        rates: by the name of the rung, of those that could be measured.
+        figures: further figures by the name of the rung.
+        left_out: why a rung was not measured, by its name.
+    """
+
+    table: LadderTable
+    rates: Mapping[str, Rates]
+    figures: Mapping[str, Mapping[str, float]]
+    left_out: Mapping[str, str]
+
+    def base_of(self, rung: Rung) -> Rates | None:
+        """Rates of the rung that this one is compared with as `times the base`."""
+        return self.rates.get(self.table.rungs[0].name)
+
+    def before(self, rung: Rung) -> Rates | None:
+        """Rates of the rung that this one changes: named by it, or the nearest measured one before it."""
+        if rung.base is not None:
+            return self.rates.get(rung.base)
+        if not self.table.cumulative:
+            return self.base_of(rung)
+        place = self.table.rungs.index(rung)
+        return next((self.rates[r.name] for r in reversed(self.table.rungs[:place]) if r.name in self.rates), None)
+
+
+@dataclass
+class _Named:
+    """A contestant under its rung's name."""
+
+    name: str
+    contestant: RungContestant = field(repr=False)
+
+    def measure(self, seconds: float) -> float:
+        """As of the contestant."""
+        return self.contestant.measure(seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the ladders asked for, print a table each, write a JSON file and, if asked, draw and compare.
+
+    Args:
+        argv: words after ``vecenv bench speedups``; None: those of this process.
+
+    Returns:
+        The exit code: 0; with ``--compare`` 1 if a rung got slower beyond noise.
+
+    Raises:
+        MissingExtra: what a rung needs is not installed.
+        UnknownSetting: for a ladder or rung that does not exist.
+    """
+    arguments = _parser().parse_args(argv)
+    check_known(arguments.ladders, list(LADDERS), "ladder")
+    check_output(arguments, "speedups")
+    ladders = choose([find_ladder(key) for key in arguments.ladders or LADDERS], arguments.only)
+    print(describe_machine())
+    rounds = QUICK_ROUNDS if arguments.quick else arguments.rounds
+    seconds = QUICK_SECONDS if arguments.quick else arguments.seconds
+    measured = []
+    for ladder in ladders:
+        for table in ladder.tables:
+            result = measure_table(table, rounds=rounds, seconds=seconds)
+            measured.append((ladder, result))
+            show_rates(ladder, result, rounds, seconds)
+        for note in ladder.notes:
+            print(f"  {note}")
+    return _publish(arguments, measured, rounds, seconds)
+
+
+def choose(ladders: Sequence[Ladder], only: Sequence[str] | None) -> list[Ladder]:
+    """The ladders with the rungs that were asked for; tables and ladders without any are left out.
+
+    Raises:
+        UnknownSetting: for a rung that none of the ladders has.
+    """
+    if only is None:
+        return list(ladders)
+    known = [rung.name for ladder in ladders for table in ladder.tables for rung in table.rungs]
+    check_known(only, list(dict.fromkeys(known)), "rung")
+    chosen = []
+    for ladder in ladders:
+        tables = []
+        for table in ladder.tables:
+            rungs = tuple(rung for rung in table.rungs if rung.name in only)
+            if rungs:
+                tables.append(dataclasses.replace(table, rungs=rungs))
+        if tables:
+            chosen.append(dataclasses.replace(ladder, tables=tuple(tables)))
+    return chosen
+
+
+def measure_table(table: LadderTable, *, rounds: int, seconds: float) -> MeasuredTable:
+    """Build the rungs of a table, let them take turns, close them.
+
+    Args:
+        table: what to measure; rungs that are only for training to the mark are left out.
+        rounds: samples per rung.
+        seconds: length of one sample in seconds.
+    """
+    left_out: dict[str, str] = {}
+    figures: dict[str, Mapping[str, float]] = {}
+    with ExitStack() as stack:
+        named: list[_Named] = []
+        for rung in table.rungs:
+            if rung.build is None:
+                continue
+            reason = rung.not_applicable()
+            if reason is not None:
+                left_out[rung.name] = reason
+                continue
+            print(f"building {rung.name} ...", file=sys.stderr)
+            named.append(_Named(rung.name, stack.enter_context(closing(rung.build()))))
+        rates = []
+        if named:
+            rates = alternate(
+                named,
+                rounds=rounds,
+                seconds=seconds,
+                warm_up_seconds=min(1.0, seconds),
+                on_sample=lambda turn, name, rate: print(
+                    f"round {turn + 1}/{rounds}  {name:<24} {rate:>12,.0f} a second", file=sys.stderr
+                ),
+            )
+        for each in named:
+            if isinstance(each.contestant, HasFigures):
+                figures[each.name] = dict(each.contestant.figures())
+    return MeasuredTable(table, {row.name: row for row in rates}, figures, left_out)
+
+
+def show_rates(ladder: Ladder, measured: MeasuredTable, rounds: int, seconds: float) -> None:
+    """Print a table: every rung beside the document's figures."""
+    extra = list(dict.fromkeys(name for figures in measured.figures.values() for name in figures))
+    header = ["rung", "what changes", ladder.unit, "spread", "x base", "x before", *extra, "theirs, on their hardware"]
+    rows = []
+    for rung in measured.table.rungs:
+        if rung.build is None:
+            continue
+        theirs = "; ".join(map(str, rung.documents))
+        row = measured.rates.get(rung.name)
+        if row is None:
+            rows.append([rung.name, measured.left_out[rung.name], "-", "", "", "", *[""] * len(extra), theirs])
+            continue
+        base, before = measured.base_of(rung), measured.before(rung)
+        figures = measured.figures.get(rung.name, {})
+        cells = [rung.name, rung.changes, f"{row.median:,.0f}", f"{row.lowest:,.0f} - {row.highest:,.0f}"]
+        cells += ["" if other is None or other is row else f"{row.ratio_to(other):.2f}" for other in (base, before)]
+        cells += [f"{figures[name]:,.4g}" if name in figures else "" for name in extra]
+        rows.append([*cells, theirs])
+    if rows:
+        title = f"{ladder.title}: {measured.table.title}; {rounds} alternating rounds of {seconds:.2g} s"
+        print_table(title, header, rows, width=180)
+
+
+def _publish(
+    arguments: argparse.Namespace, measured: Sequence[tuple[Ladder, MeasuredTable]], rounds: int, seconds: float
+) -> int:
+    """Write everything down: rates, ratios, the documents' figures, raw samples."""
+    rows: list[dict[str, Any]] = []
+    samples = {}
+    for ladder, result in measured:
+        for rung in result.table.rungs:
+            row = result.rates.get(rung.name)
+            base, before = result.base_of(rung), result.before(rung)
+            rows.append(
+                {
+                    "ladder": ladder.key,
+                    "table": result.table.key,
+                    "rung": rung.name,
+                    "changes": rung.changes,
+                    "settings": dict(rung.settings),
+                    "theirs": [dataclasses.asdict(each) for each in rung.documents],
+                    "left_out": result.left_out.get(rung.name),
+                    "rates": None if row is None else row.as_dict(),
+                    "times_base": None if row is None or base is None else row.ratio_to(base),
+                    "times_before": None if row is None or before is None else row.ratio_to(before),
+                    "figures": result.figures.get(rung.name, {}),
+                }
+            )
+        for name, each in samples_of(list(result.rates.values()), ladder.unit).items():
+            samples[f"{ladder.key} {result.table.key} {name}"] = each
+    settings = {"ladders": arguments.ladders or list(LADDERS), "only": arguments.only}
+    settings.update(quick=arguments.quick, rounds=rounds, seconds=seconds)
+    return publish(arguments, "speedups", settings=settings, results={"rungs": rows}, samples=samples)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("vecenv bench speedups", __doc__)
+    parser.add_argument(
+        "ladders",
+        type=words,
+        nargs="?",
+        default=[],
+        metavar="LADDERS",
+        help=f"which, comma-separated: {', '.join(LADDERS)} (default: all)",
+    )
+    parser.add_argument("--only", type=words, metavar="RUNG,RUNG", help="these rungs alone; the first is the base")
+    add_timing(parser, rounds=5, seconds=5.0)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds of {QUICK_SECONDS:g} s")
+    add_output(parser, "speedups", plot="the speed of every rung beside theirs, each relative to its own base")
+    return parser
