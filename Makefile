@@ -13,14 +13,15 @@ PYTEST_ARGS ?=
 PARITY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types portable format pong bench parity check-lowest check-rllib clean
+.PHONY: help demo test setup check lint types docs package-tree portable format pong bench parity check-lowest check-rllib dist clean
 
 help:
 	@echo "make demo      the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
 	@echo "make test      full set-up, then every test"
 	@echo "make setup     full set-up only"
-	@echo "make check     what CI runs: ruff, mypy, the portable path, the tests that are not slow"
+	@echo "make check     what CI runs: ruff, mypy, the documentation, the portable path, the tests that are not slow"
 	@echo "make types     mypy, strict"
+	@echo "make docs      the documentation, into site/; a dead link is an error"
 	@echo "make portable  the tests of the back ends over the portable path that macOS takes"
 	@echo "make check-lowest  contract and Gymnasium-API tests with older Gymnasiums, in venvs of their own"
 	@echo "make check-rllib   RLlib samples and learns with our vector envs"
@@ -28,6 +29,7 @@ help:
 	@echo "make pong      PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
 	@echo "make bench     throughput against the peers, and start-up cost"
 	@echo "make parity    the Atari presets beside the peers, bit for bit: 14 games, 840,000 agent steps; writes docs/parity.md"
+	@echo "make dist      a release of the last commit in dist/: wheel and sdist, checked, installed in a fresh venv and used"
 	@echo "make clean     remove what the commands above built (not $(VENV), not runs/)"
 
 $(BIN)/python:
@@ -53,7 +55,7 @@ setup: $(VENV)/.stamp-dev
 test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/.stamp-dev lint types portable
+check: $(VENV)/.stamp-dev lint types docs portable
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 # The back ends once more over the means that every POSIX system has, in place of Linux's own.
@@ -90,13 +92,20 @@ format: $(VENV)/.stamp-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Type checkers do not follow setuptools' folder mapping, so they are shown a tree of links in which the mapped
-# folders lie where they are imported. Never make that tree inside vecenv/ itself: it would hide the mapped folders.
-types: $(VENV)/.stamp-dev
+# Type checkers and the reference's generator do not follow setuptools' folder mapping, so they are shown a tree of links
+# in which the mapped folders lie where they are imported. Never make that tree inside vecenv/ itself: it would hide the
+# mapped folders.
+package-tree:
 	@rm -rf .types && mkdir -p .types/vecenv
 	@ln -s $(addprefix ../../,$(wildcard vecenv/*.py vecenv/py.typed)) .types/vecenv/
 	@ln -s ../../preprocess ../../agents ../../benchmarks .types/vecenv/
+
+types: $(VENV)/.stamp-dev package-tree
 	MYPYPATH=.types $(BIN)/mypy --config-file setup.cfg -p vecenv
+
+# The variable keeps the theme from announcing the future of MkDocs at every build.
+docs: $(VENV)/.stamp-dev package-tree
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 pong: $(VENV)/.stamp-demo
 	$(BIN)/vecenv train ppo --env PongNoFrameskip-v4 --solve-at 18 $(PONG_ARGS)
@@ -109,6 +118,9 @@ bench: $(VENV)/.stamp-dev
 parity: $(VENV)/.stamp-dev
 	$(BIN)/vecenv bench parity --report docs/parity.md $(PARITY_ARGS)
 
+dist: $(VENV)/.stamp-dev
+	$(BIN)/python .ci/dist.py
+
 clean:
-	rm -rf .types .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .types site .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find vecenv preprocess agents benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
