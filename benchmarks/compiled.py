@@ -1,11 +1,9 @@
-"""The command ``vecenv bench compiled``: CartPole as one kernel beside Gymnasium's vectorised CartPole and EnvPool."""
+"""``vecenv bench compiled``: CartPole as one kernel beside Gymnasium's vectorised CartPole and EnvPool."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,7 +12,9 @@ import numpy as np
 from vecenv import make_vec
 from vecenv.doctor import describe_machine
 
-from .report import default_path, print_rates, write_json
+from .arguments import add_output, add_timing, make_parser, positive_ints
+from .compare import Samples
+from .report import check_output, print_rates, publish, samples_of
 from .timing import Rates, alternate, measure_rate
 
 ENV_ID = "CartPole-v1"
@@ -97,26 +97,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``vecenv bench compiled``; None: those of this process.
 
     Returns:
-        The exit code.
+        The exit code: 0; with ``--compare`` 1 if something of ours got slower beyond noise.
     """
-    parser = argparse.ArgumentParser(prog="vecenv bench compiled", description=__doc__)
-    parser.add_argument("--num-envs", type=int, nargs="+", default=[1024, 16384], help="default 1024 16384")
-    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (default 5)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one sample (default 1)")
-    parser.add_argument("--json", type=Path, help="where to write the result (default results/compiled-TIME.json)")
+    parser = make_parser("vecenv bench compiled", __doc__)
+    text = "environments in a batch, comma-separated (default 1024,16384)"
+    parser.add_argument("--num-envs", type=positive_ints, metavar="N,N", default=[1024, 16384], help=text)
+    add_timing(parser, rounds=5, seconds=1.0)
+    add_output(parser, "compiled")
     arguments = parser.parse_args(argv)
-    if min(arguments.num_envs) < 1 or arguments.rounds < 1 or not 0 < arguments.seconds < 3600:
-        parser.error("--num-envs and --rounds must be at least 1, --seconds above 0 and below an hour")
+    check_output(arguments, "compiled")
     print(describe_machine())
     results: dict[str, Any] = {}
-    for num_envs in arguments.num_envs:
+    samples: dict[str, Samples] = {}
+    for num_envs in dict.fromkeys(arguments.num_envs):
         rates = measure(num_envs, arguments.rounds, arguments.seconds)
         print_rates(f"{ENV_ID}, {num_envs} environments", rates, frames_per_step=1, unit="steps/s")
         for name, against in ratios(rates).items():
             print(f"{name}: " + ", ".join(f"{ratio:.1f} times {peer}" for peer, ratio in against.items()))
         results[str(num_envs)] = {"rates": [one.as_dict() for one in rates], "ratios": ratios(rates)}
-    path = arguments.json or default_path("compiled")
-    settings = {"env_id": ENV_ID, "rounds": arguments.rounds, "seconds": arguments.seconds}
-    write_json(path, name="compiled", settings=settings, results=results)
-    print(f"written to {path}")
-    return 0
+        theirs = [row.name for row in rates if row.name not in OURS]
+        for name, row in samples_of(rates, "steps/s", theirs=theirs).items():
+            samples[f"{name}, {num_envs} envs"] = row
+    settings = {"env_id": ENV_ID, "num_envs": arguments.num_envs}
+    settings |= {"rounds": arguments.rounds, "seconds": arguments.seconds}
+    return publish(arguments, "compiled", settings=settings, results=results, samples=samples)
