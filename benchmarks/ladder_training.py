@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vecenv import VecEnv
@@ -18,6 +18,8 @@ from vecenv.agents.training_run import TrainingRun
 from .ladder import SolveResult
 
 MakeEnvs = Callable[[RunConfig], VecEnv]
+Watch = Callable[[TrainingRun], Callable[[], Mapping[str, float]]]
+"""Is given a run before it trains, and gives a function that is asked for further figures afterwards."""
 
 
 class TrainingContestant:
@@ -59,7 +61,13 @@ class TrainingContestant:
         self._at_close.close()
 
 
-def train_to_mark(config: RunConfig, seed: int, max_seconds: float, make_envs: MakeEnvs | None = None) -> SolveResult:
+def train_to_mark(
+    config: RunConfig,
+    seed: int,
+    max_seconds: float,
+    make_envs: MakeEnvs | None = None,
+    watch: Watch = lambda run: dict,
+) -> SolveResult:
     """Train as ``vecenv train`` does; the run's files are thrown away.
 
     Args:
@@ -67,15 +75,17 @@ def train_to_mark(config: RunConfig, seed: int, max_seconds: float, make_envs: M
         seed: of everything random.
         max_seconds: the training is ended after this.
         make_envs: builds the environments in place of the run; they are closed at the end.
+        watch: looks on, or puts a part of its own into the run.
     """
     config = dataclasses.replace(config, seed=seed, max_seconds=max_seconds)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="vecenv-ladder-") as folder, contextlib.ExitStack() as stack:
         envs = None if make_envs is None else stack.enter_context(contextlib.closing(make_envs(config)))
         run = stack.enter_context(TrainingRun(config, envs=envs))
+        figures = watch(run)
         display = ProgressDisplay(config.settings.total_steps, config.solve_at, quiet_console())
         summary = run.train(RunDirectory(Path(folder) / "run"), display)
         seconds = time.perf_counter() - start
     if summary["stopped_by"] == "interrupted":
         raise KeyboardInterrupt
-    return SolveResult(seconds, summary["env_steps"], summary["solved"], summary["mean_return"])
+    return SolveResult(seconds, summary["env_steps"], summary["solved"], summary["mean_return"], figures())
