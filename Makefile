@@ -13,12 +13,13 @@ PYTEST_ARGS ?=
 PARITY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types docs package-tree portable format pong bench parity check-lowest check-rllib dist clean
+.PHONY: help demo test setup check lint types docs package-tree portable format pong bench parity check-lowest check-rllib hooks dist clean
 
 help:
 	@echo "make demo      the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
 	@echo "make test      full set-up, then every test"
 	@echo "make setup     full set-up only"
+	@echo "make hooks     lint and types before every commit, by pre-commit"
 	@echo "make check     what CI runs: ruff, mypy, the documentation, the portable path, the tests that are not slow"
 	@echo "make types     mypy, strict"
 	@echo "make docs      the documentation, into site/; a dead link is an error"
@@ -51,6 +52,10 @@ demo: $(VENV)/.stamp-demo
 	$(BIN)/vecenv demo
 
 setup: $(VENV)/.stamp-dev
+
+# .pre-commit-config.yaml: make lint and make types before every commit.
+hooks: $(VENV)/.stamp-dev
+	$(BIN)/pre-commit install
 
 test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
