@@ -179,7 +179,10 @@ def split_actions(space: Space[Any], batch: Any, wide: bool, rows: Any, count: i
         own = own if wide else _narrowed(space, own)
         return [row_of(own, row) for row in range(count)]
     own = batch[rows]
-    return list(own.copy() if wide or batch.dtype == space.dtype else own.astype(space.dtype))
+    if not wide and batch.dtype != space.dtype:
+        own = own.astype(space.dtype)
+    # rows of a one-dimensional array come out as scalars, which are copies already
+    return list(own if own.ndim == 1 else own.copy())
 
 
 def _narrowed(space: Space[Any], batch: Any) -> Any:

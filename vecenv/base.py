@@ -140,6 +140,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             WorkerDied: a worker process ended.
         """
         self._check_out(out)
+        self._check_open("step")
         self._begin_step(actions)
         return self._end_step(None, out)
 
@@ -306,7 +307,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         return self._returned_observations(out), infos
 
     def _begin_step(self, actions: Any) -> None:
-        self._check_open("step")
+        """Check the actions and start a step; whether the vector env is open has been looked at before."""
         if self._outstanding or self._whole_sent:
             self._check_not_outstanding("step", range(self.num_envs))
         self._check_can_step("step")

@@ -260,8 +260,9 @@ class SubprocVecEnv(WorkerRows):
     def step(self, actions: Any, out: Any = None) -> StepResult:
         """Step every env once; see `VecEnv.step`."""
         self._check_out(out)
-        self.step_async(actions)
-        return self.step_wait(None, out)
+        self._check_idle("step")
+        self._begin_step(actions)
+        return self._end_step(None, out)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute, through wrappers; results are copies."""

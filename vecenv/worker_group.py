@@ -190,7 +190,12 @@ class WorkerGroup:
         workers = range(len(self.rows)) if workers is None else workers
         deadline = None if timeout is None else time.monotonic() + timeout
         looked = False
-        if self._short_wait.look(lambda: not self._unanswered(workers)):
+        answered_all = self._attached.answered.tolist
+        everyone = [int(self._attached.sequence[0])] * len(self.rows)
+        if self._short_wait.look(
+            # one comparison, as it is made again and again while others want the core
+            lambda: (answered_all() == everyone or len(workers) < len(everyone)) and not self._unanswered(workers)
+        ):
             return True
         waiting = self._unanswered(workers)
         while waiting and not (self.deaths and self._stop_at_death):
