@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from .doctor import OPTIONAL_PACKAGES
-from .errors import MissingExtra, UnknownSetting, WorkerDied
+from .errors import MissingExtra, UnknownSetting, WorkerDied, WorkersUnavailable
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -56,6 +56,7 @@ BENCHMARKS = {
     "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
     "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
     "adapters": Command("vecenv.benchmarks.adapters", "SB3 and Tianshou on their vector envs and on ours", "bench"),
+    "learning": Command("vecenv.benchmarks.learning", "return against time and steps, over seeds", "agents"),
     "scaling": Command("vecenv.benchmarks.scaling", "cost of messages and bytes; a model of many cores", "ray"),
     "speedups": Command("vecenv.benchmarks.speedups", "the speed ladders of DQN, PPO and ES, rung by rung", "bench"),
     "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words, COMMANDS, "vecenv")
     except (MissingExtra, UnknownSetting) as error:
         return _say(error, EXIT_USAGE)
-    except WorkerDied as error:
+    except (WorkerDied, WorkersUnavailable) as error:
         return _say(error, EXIT_FAILED)
     except KeyboardInterrupt:
         return _say("interrupted", EXIT_INTERRUPTED)

@@ -36,6 +36,10 @@ class MissingExtra(ImportError):
         return (type(self), (self.what, self.extra))
 
 
+class WorkersUnavailable(VecEnvError):
+    """Workers cannot be had where they were asked for: no machine, no room, not in time, not of this version."""
+
+
 class EpisodeEnded(ResetNeeded, AssertionError):
     """An env whose episode has ended was stepped with autoreset disabled; Gymnasium asserts that this is not so."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vecenv.cores import usable_cores
-from vecenv.errors import MissingExtra, VecEnvError
+from vecenv.errors import MissingExtra, WorkersUnavailable
 
 #: What a cluster of our own is told by the environment: report nothing, loopback only, leave GPU variables alone.
 _QUIET = {
@@ -36,11 +36,11 @@ _users: set[int] = set()
 _owner: int | None = None
 
 
-class RayUnreachable(VecEnvError, ConnectionError):
+class RayUnreachable(WorkersUnavailable, ConnectionError):
     """The cluster cannot be reached or started."""
 
 
-class NotEnoughResources(VecEnvError):
+class NotEnoughResources(WorkersUnavailable):
     """The cluster has less than the actors ask for, or nothing of it became free in time."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import vecenv
-from vecenv.errors import VecEnvError, WorkerDied
+from vecenv.errors import WorkerDied, WorkersUnavailable
 from vecenv.protocol import WorkerConfig
 from vecenv.ray_cluster import NotEnoughResources, RayConnection
 from vecenv.ray_settings import RaySettings
@@ -22,7 +22,7 @@ _ADVICE_ON_SIZE = (
 )
 
 
-class WorkerRefused(VecEnvError):
+class WorkerRefused(WorkersUnavailable):
     """An actor runs another version of this package, or cannot import it."""
 
 
