@@ -1,47 +1,196 @@
-"""The speed ladder of DQN on Pong."""
+"""The speed ladder of DQN on Pong: single changes on a plain DQN, the same changes on top of each other, stacks."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import vecenv
+from vecenv import VecEnv
 from vecenv.agents.config import RunConfig
+from vecenv.agents.dqn import env_settings
 from vecenv.agents.dqn_config import DQN_PRESETS
+from vecenv.agents.training_run import choose_device
+from vecenv.preprocess.config import AtariConfig
 
+from .contestants import Settings
 from .ladder import Ladder, LadderTable, Rung, Theirs
-from .ladder_training import TrainingContestant, train_to_mark
+from .ladder_training import MakeEnvs, TrainingContestant, TrainingSetup, train_to_mark
+from .peers import EnvFactory
+from .plain_wrappers import STACK_SIZE, PlainAtariFactory
+from .slowed_dqn import leave_gradients_on, wait_for_copies
 
 ENV = "PongNoFrameskip-v4"
 SOLVE_AT = 18.0
-#: Env steps played before learning begins, in the measurement of rates only.
+#: Env steps played before learning begins where only the rate is measured.
 RATE_LEARNING_STARTS = 1_000
-RATE_REPORT_STEPS = 32
+#: Steps of every environment between two looks at the clock.
+RATE_REPORT_ROUNDS = 8
+UPDATE_STEPS = 4
 
 
-def _config(preset: str = "ladder-baseline", run: dict[str, Any] | None = None, **changes: Any) -> RunConfig:
+def _config(preset: str, *, preprocess: str | None = None, **changes: Any) -> RunConfig:
+    """A run with a preset's hyper-parameters; plain DQN plays in one process and computes in float32."""
     settings = dataclasses.replace(DQN_PRESETS[preset], **changes)
-    return RunConfig(ENV, algorithm="dqn", settings=settings, solve_at=SOLVE_AT, checkpoint_seconds=1e9, **(run or {}))
+    config = RunConfig(
+        ENV,
+        preprocess=preprocess,
+        algorithm="dqn",
+        settings=settings,
+        solve_at=SOLVE_AT,
+        checkpoint_seconds=1e9,
+    )
+    return dataclasses.replace(config, backend="sync", precision="float32") if preset == "ladder-baseline" else config
 
 
-def _for_rates(config: RunConfig) -> RunConfig:
-    short = {"learning_starts": RATE_LEARNING_STARTS, "report_steps": RATE_REPORT_STEPS}
-    return dataclasses.replace(config, settings=dataclasses.replace(config.settings, **short))
+_baseline = partial(_config, "ladder-baseline")
 
 
-def _contestant(config: RunConfig) -> TrainingContestant:
-    return TrainingContestant(_for_rates(config), warm_up_steps=RATE_LEARNING_STARTS + 4 * RATE_REPORT_STEPS)
+def _several(num_envs: int, **more: Any) -> RunConfig:
+    """So many environments, an update per step of all of them, on as many times 32 transitions."""
+    return _baseline(num_envs=num_envs, minibatch_size=32 * num_envs, steps_per_update=float(num_envs), **more)
 
 
-def _rung(name: str, changes: str, config: RunConfig, *documents: Theirs) -> Rung:
+def _cumulative(**more: Any) -> RunConfig:
+    """Four steps of one environment, then an update on four times as many transitions."""
+    return _baseline(minibatch_size=32 * UPDATE_STEPS, steps_per_update=float(UPDATE_STEPS), **more)
+
+
+def rate_setup(setup: TrainingSetup) -> TrainingSetup:
+    """The same training with a short warm-up of the replay, and looks at the clock often enough."""
+    settings = dataclasses.replace(
+        setup.config.settings,
+        learning_starts=RATE_LEARNING_STARTS,
+        report_steps=RATE_REPORT_ROUNDS * setup.config.settings.num_envs,
+    )
+    return dataclasses.replace(setup, config=dataclasses.replace(setup.config, settings=settings))
+
+
+def build_contestant(setup: TrainingSetup) -> TrainingContestant:
+    """A training that has begun to learn, ready to be measured."""
+    short = rate_setup(setup)
+    return TrainingContestant(short, warm_up_steps=RATE_LEARNING_STARTS + short.config.settings.report_steps)
+
+
+def _rung(name: str, changes: str, setup: TrainingSetup | RunConfig, *documents: Theirs, **more: Any) -> Rung:
+    if isinstance(setup, RunConfig):
+        setup = TrainingSetup(setup)
     return Rung(
         name,
         changes,
-        build=partial(_contestant, config),
+        build=partial(build_contestant, setup),
         documents=documents,
-        solve=partial(train_to_mark, config),
-        settings=dataclasses.asdict(config),
+        solve=partial(train_to_mark, setup),
+        settings=dataclasses.asdict(setup.config),
+        **more,
     )
+
+
+def _make_envs(env_fn: Callable[[], Any], config: RunConfig) -> VecEnv:
+    return vecenv.make_vec(env_fn, backend="sync", **env_settings(config.settings))
+
+
+def _plain_envs() -> MakeEnvs:
+    return partial(_make_envs, PlainAtariFactory(ENV))
+
+
+def _opencv_envs() -> MakeEnvs:
+    return partial(_make_envs, EnvFactory(Settings(ENV, 1, 1)))
+
+
+def _stack_envs(stack_size: int, config: RunConfig) -> VecEnv:
+    return vecenv.make_vec(ENV, preprocess=AtariConfig(stack_size=stack_size), **env_settings(config.settings))
+
+
+def _no_cuda() -> str | None:
+    return None if choose_device("auto") == "cuda" else "not applicable: no CUDA, the network reads where the replay is"
+
+
+def _one(rate: float | None, text: str = "") -> Theirs:
+    return Theirs("document 1", rate, text)
+
+
+def _two(rate: float | None, text: str = "") -> Theirs:
+    return Theirs("document 2", rate, text)
+
+
+def _single() -> LadderTable:
+    """Document 1: every rung changes the base alone, but for its wrappers, which it tries on two other rungs."""
+    one = {2: (335, "48 min to solve"), 3: (398, "36 min to solve")}
+    two = {2: 200, 3: 212, 4: 227, 5: 228, 6: 232}
+    several = []
+    for number in range(2, 7):
+        rate, text = one.get(number, (None, "faster, learns worse"))
+        theirs = (_one(rate, text), _two(two[number], f"{number} steps per update"))
+        changes = f"{number} envs in one process, batch {32 * number}"
+        several.append(_rung(f"envs-{number}", changes, _several(number), *theirs))
+    leaky = TrainingSetup(_baseline(), change=leave_gradients_on)
+    fast = "no no-op start, skip 4 without maximum, stack 2"
+    rungs = (
+        _rung(
+            "base",
+            "1 env, batch 32, an update per step",
+            _baseline(),
+            _one(227, "52 min to solve"),
+            _two(154, "60-90 min to solve"),
+        ),
+        _rung("gradients-left-on", "no no_grad while acting and for targets", leaky, _one(217, "about 10 slower")),
+        *several,
+        _rung("own-process", "playing in its own process", _baseline(num_actors=1), _one(290, "41 % less time")),
+        _rung("fast-envs-3", f"3 envs; {fast}", _several(3, preprocess="fast"), base="envs-3"),
+        _rung(
+            "fast-own-process",
+            f"own process; {fast}",
+            _baseline(num_actors=1, preprocess="fast"),
+            base="own-process",
+        ),
+    )
+    return LadderTable("single", "single changes on the base", rungs)
+
+
+def _on_top() -> LadderTable:
+    """Document 2: every rung keeps what those before it changed. It began with wrappers in plain Python, so does this.
+
+    On CUDA the rungs before ``async-copies`` wait for every copy.
+    """
+    stack = {"stack_size": STACK_SIZE}
+    plain = partial(TrainingSetup, make_envs=_plain_envs(), change=wait_for_copies)
+    rungs = (
+        _rung("plain", "the base, wrappers in plain NumPy", plain(_baseline(**stack)), _two(154, "60-90 min to solve")),
+        _rung("steps-4", "4 steps per update, batch 128", plain(_cumulative(**stack)), _two(227)),
+        _rung(
+            "steps-4-own-process", "playing in its own process", plain(_cumulative(num_actors=1, **stack)), _two(395)
+        ),
+        _rung(
+            "async-copies",
+            "copies to the device while it computes",
+            TrainingSetup(_cumulative(num_actors=1, **stack), _plain_envs()),
+            _two(406),
+            not_applicable=_no_cuda,
+        ),
+        _rung(
+            "opencv-wrappers",
+            "Gymnasium's AtariPreprocessing (OpenCV)",
+            TrainingSetup(_cumulative(num_actors=1, **stack), _opencv_envs()),
+            _two(484, "20-30 min to solve"),
+        ),
+        _rung("native-wrappers", "our wrappers, one fused kernel", _cumulative(num_actors=1)),
+        _rung("default", "the defaults of vecenv train dqn on Pong", _config("atari")),
+    )
+    return LadderTable("cumulative", "every change on top of those before", rungs, cumulative=True)
+
+
+def _stacks() -> LadderTable:
+    """How many frames the default needs to learn; a matter of learning, with no rate of its own."""
+    theirs = {1: "3 of 8 runs never converge", 2: "part of its fast wrappers", 4: "its base"}
+    rungs = []
+    for size, text in theirs.items():
+        setup = TrainingSetup(_config("atari"), partial(_stack_envs, size))
+        rung = _rung(f"stack-{size}", f"the default, {size} frames in an observation", setup, _one(None, text))
+        rungs.append(dataclasses.replace(rung, build=None, settings={**rung.settings, "atari_stack_size": size}))
+    return LadderTable("stack", "frames in an observation", tuple(rungs))
 
 
 LADDER = Ladder(
@@ -49,19 +198,11 @@ LADDER = Ladder(
     title=f"DQN on {ENV}",
     unit="agent steps/s",
     mark=f"mean return of the last 100 episodes >= {SOLVE_AT:g}",
-    tables=(
-        LadderTable(
-            "single",
-            "single changes on the base",
-            (
-                _rung(
-                    "base",
-                    "1 env, batch 32, an update per step",
-                    _config(),
-                    Theirs("document 1", 227, "52 min to solve"),
-                    Theirs("document 2", 154, "60-90 min to solve"),
-                ),
-            ),
-        ),
+    tables=(_single(), _on_top(), _stacks()),
+    notes=(
+        "rates are those of training: playing, sampling and gradient steps; an agent step is 4 frames of the emulator",
+        f"for the rates learning begins after {RATE_LEARNING_STARTS:,} steps, in a training to the mark after 10,000; "
+        "all rungs but the default compute in float32",
     ),
+    solve_minutes=120.0,
 )

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vecenv import VecEnv
@@ -18,26 +18,48 @@ from vecenv.agents.training_run import TrainingRun
 from .ladder import SolveResult
 
 MakeEnvs = Callable[[RunConfig], VecEnv]
-Watch = Callable[[TrainingRun], Callable[[], Mapping[str, float]]]
-"""Is given a run before it trains, and gives a function that is asked for further figures afterwards."""
+Change = Callable[[TrainingRun], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSetup:
+    """A run, and what a rung changes about it beyond its settings.
+
+    Attributes:
+        config: settings of the run; ``solve_at`` is its mark.
+        make_envs: builds the environments in place of the run; they are closed with it.
+        change: is given the run once it is built.
+    """
+
+    config: RunConfig
+    make_envs: MakeEnvs | None = None
+    change: Change | None = None
+
+    @contextlib.contextmanager
+    def build(self) -> Iterator[TrainingRun]:
+        """Build the run; environments and run are closed afterwards."""
+        with contextlib.ExitStack() as stack:
+            envs = None
+            if self.make_envs is not None:
+                envs = stack.enter_context(contextlib.closing(self.make_envs(self.config)))
+            run = stack.enter_context(TrainingRun(self.config, envs=envs))
+            if self.change is not None:
+                self.change(run)
+            yield run
 
 
 class TrainingContestant:
     """A training run, driven one report after the other; the rate counts playing and learning.
 
     Args:
-        config: the run.
+        setup: what to train.
         warm_up_steps: env steps taken before anything is measured; enough that learning has begun.
-        make_envs: builds the environments in place of the run; they are closed with it.
     """
 
-    def __init__(self, config: RunConfig, *, warm_up_steps: int, make_envs: MakeEnvs | None = None) -> None:
+    def __init__(self, setup: TrainingSetup, *, warm_up_steps: int) -> None:
         with contextlib.ExitStack() as stack:
-            envs = None
-            if make_envs is not None:
-                envs = stack.enter_context(contextlib.closing(make_envs(config)))
-            self.run = stack.enter_context(TrainingRun(config, envs=envs))
-            self.run.learner.reset(seed=config.seed)
+            self.run = stack.enter_context(setup.build())
+            self.run.learner.reset(seed=setup.config.seed)
             self.run.learner.prepare()
             while self.run.learner.env_steps < warm_up_steps:
                 self.run.learner.train_once(lambda: False)
@@ -61,31 +83,26 @@ class TrainingContestant:
         self._at_close.close()
 
 
-def train_to_mark(
-    config: RunConfig,
-    seed: int,
-    max_seconds: float,
-    make_envs: MakeEnvs | None = None,
-    watch: Watch = lambda run: dict,
-) -> SolveResult:
+def train_to_mark(setup: TrainingSetup, seed: int, max_seconds: float) -> SolveResult:
     """Train as ``vecenv train`` does; the run's files are thrown away.
 
     Args:
-        config: the run; ``solve_at`` is its mark.
+        setup: what to train.
         seed: of everything random.
         max_seconds: the training is ended after this.
-        make_envs: builds the environments in place of the run; they are closed at the end.
-        watch: looks on, or puts a part of its own into the run.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended the training.
     """
-    config = dataclasses.replace(config, seed=seed, max_seconds=max_seconds)
+    config = dataclasses.replace(setup.config, seed=seed, max_seconds=max_seconds)
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="vecenv-ladder-") as folder, contextlib.ExitStack() as stack:
-        envs = None if make_envs is None else stack.enter_context(contextlib.closing(make_envs(config)))
-        run = stack.enter_context(TrainingRun(config, envs=envs))
-        figures = watch(run)
+    with (
+        tempfile.TemporaryDirectory(prefix="vecenv-ladder-") as folder,
+        dataclasses.replace(setup, config=config).build() as run,
+    ):
         display = ProgressDisplay(config.settings.total_steps, config.solve_at, quiet_console())
         summary = run.train(RunDirectory(Path(folder) / "run"), display)
         seconds = time.perf_counter() - start
     if summary["stopped_by"] == "interrupted":
         raise KeyboardInterrupt
-    return SolveResult(seconds, summary["env_steps"], summary["solved"], summary["mean_return"], figures())
+    return SolveResult(seconds, summary["env_steps"], summary["solved"], summary["mean_return"])
