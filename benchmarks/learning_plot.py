@@ -37,6 +37,7 @@ def plot_learning(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             for mark in marks:
                 axes.axhline(mark, color="black", linestyle="--", linewidth=1)
             axes.set(xlabel=label, title=env_id)
+            axes.set_xlim(left=0)
             axes.grid(alpha=0.3)
         axes_row[0].set_ylabel("mean return, last 100 episodes")
         if own:

@@ -30,6 +30,11 @@ def print_rates(title: str, rates: Sequence[Rates], *, frames_per_step: int, uni
         frames_per_step: emulator frames in an agent step; 1 leaves the column out.
         unit: what the rates count, such as ``"agent steps/s"``.
     """
+    print_table(title, *rate_table(rates, frames_per_step=frames_per_step, unit=unit))
+
+
+def rate_table(rates: Sequence[Rates], *, frames_per_step: int, unit: str) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table that `print_rates` prints; see there."""
     header = ["what", unit, "lowest - highest"]
     header += ["frames/s"] * (frames_per_step > 1) + ["the first is"]
     rows = []
@@ -39,7 +44,19 @@ def print_rates(title: str, rates: Sequence[Rates], *, frames_per_step: int, uni
             cells.append(f"{row.median * frames_per_step:,.0f}")
         cells.append("" if row is rates[0] else f"{rates[0].ratio_to(row):.2f}x")
         rows.append(cells)
-    print_table(title, header, rows)
+    return header, rows
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, ended by a newline; its first column is text, the others are figures.
+
+    Args:
+        header: names of the columns.
+        rows: cells of each line.
+    """
+    lines = [f"| {' | '.join(header)} |", f"|---|{'--:|' * (len(header) - 1)}"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 130) -> None:

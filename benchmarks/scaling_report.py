@@ -9,6 +9,7 @@ from typing import Any
 
 from vecenv.doctor import describe_machine
 
+from .report import markdown_table
 from .scaling_model import Costs, Evolution, Round, Workload, predict, predict_generation
 from .timing import Rates
 
@@ -153,5 +154,4 @@ def write_report(
 
 def _markdown(table: Table) -> str:
     title, header, rows = table
-    lines = [f"### {title}\n", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+    return f"### {title}\n\n{markdown_table(header, rows)}"

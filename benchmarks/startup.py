@@ -202,7 +202,12 @@ def _print_import(result: dict[str, Any]) -> None:
     )
 
 
-def _print_builds(builds: dict[str, Any], env_id: str, num_envs: int) -> None:
+def build_table(builds: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table of starts: seconds of every phase, medians, and private memory.
+
+    Args:
+        builds: as `measure_build` returns them, by back end.
+    """
     rows = []
     for backend, build in builds.items():
         for name, runs in (("compiled anew", [build["cold"]]), ("from the cache", build["warm"])):
@@ -212,6 +217,9 @@ def _print_builds(builds: dict[str, Any], env_id: str, num_envs: int) -> None:
             count = len(runs[0]["private_bytes"])
             cells = [backend, name, *(f"{seconds:.3f}" for seconds in phases), f"{whole:.2f}"]
             rows.append([*cells, f"{private / 2**20:.1f} x {count}"])
+    return ["back end", "kernels", *PHASES.values(), "all", "private memory per worker"], rows
+
+
+def _print_builds(builds: dict[str, Any], env_id: str, num_envs: int) -> None:
     title = f"{num_envs} x {env_id} from nothing, seconds (medians); private memory in MiB x processes"
-    header = ["back end", "kernels", *PHASES.values(), "all", "private memory per worker"]
-    print_table(title, header, rows, width=150)
+    print_table(title, *build_table(builds), width=150)

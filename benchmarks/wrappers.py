@@ -167,6 +167,20 @@ def stage_prices(pipeline: str, rates: dict[str, Rates]) -> dict[str, float]:
     return prices
 
 
+def price_table(prices: dict[str, dict[str, float]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table with a line per pipeline and a column per stage, in microseconds per agent step.
+
+    Args:
+        prices: as `stage_prices` returns them, by pipeline.
+    """
+    rows = []
+    for name, row in prices.items():
+        beside = sum(value for column, value in row.items() if column != "emulator")
+        cells = [f"{row[column]:.1f}" if column in row else "" for column in COLUMNS]
+        rows.append([_TITLES[name], *cells, f"{beside:.1f}"])
+    return ["pipeline", *COLUMNS, "beside the emulator"], rows
+
+
 def print_prices(title: str, prices: dict[str, dict[str, float]], rates: dict[str, Rates]) -> None:
     """Print the table: a line per pipeline, a column per stage, and below the spread of whole steps.
 
@@ -175,12 +189,7 @@ def print_prices(title: str, prices: dict[str, dict[str, float]], rates: dict[st
         prices: as `stage_prices` returns them, by pipeline.
         rates: as `measure` returns them.
     """
-    rows = []
-    for name, row in prices.items():
-        beside = sum(value for column, value in row.items() if column != "emulator")
-        cells = [f"{row[column]:.1f}" if column in row else "" for column in COLUMNS]
-        rows.append([_TITLES[name], *cells, f"{beside:.1f}"])
-    print_table(title, ["pipeline", *COLUMNS, "beside the emulator"], rows, width=150)
+    print_table(title, *price_table(prices), width=150)
     for name in rates:
         if name.endswith((": step", ": in a worker", ": observe")) or name == "emulator":
             row_rates = rates[name]
