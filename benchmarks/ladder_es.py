@@ -1,0 +1,203 @@
+"""The speed ladder of evolution strategies on HalfCheetah: from one observation per forward pass to a population."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from vecenv.agents.algorithms import find_algorithm, preset_for
+from vecenv.agents.config import RunConfig
+from vecenv.agents.es_config import ESConfig
+from vecenv.agents.training_run import TrainingRun
+from vecenv.cores import usable_cores
+
+from .bare_engine import bare_envpool, bare_gymnasium
+from .ladder import Ladder, LadderTable, Rung, Theirs
+from .ladder_training import TrainingContestant, TrainingSetup, train_to_mark
+from .one_by_one import OneByOneEngine, OneByOneProcesses, PlayerSetup
+
+ENV = "HalfCheetah-v5"
+SOLVE_AT = 1_500.0
+DOCUMENT = "ES document"
+#: Pairs per process and sample of the rungs without a batch, whose rate does not depend on how many there are.
+PAIRS_PER_PROCESS = 4
+
+
+class PayloadCounted(TrainingContestant):
+    """A run of ES, and how many bytes come back from its workers per pair.
+
+    Args:
+        setup: what to train.
+    """
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        super().__init__(setup, warm_up_steps=0)
+
+    def figures(self) -> Mapping[str, float]:
+        """Payload of the results, without frames around messages; nothing where there are no workers."""
+        learner: Any = self.run.learner
+        received = getattr(learner.engine, "bytes_received", None)
+        if received is None or learner.generation == 0:
+            return {}
+        return {"bytes per pair": received / (learner.generation * learner.config.played_pairs)}
+
+
+def put_one_by_one(run: TrainingRun, *, num_workers: int = 0, sends_noise: bool = False) -> None:
+    """Let members be played one after the other, with a forward pass per observation.
+
+    Args:
+        run: of ES on an environment of Gymnasium.
+        num_workers: processes; 0: in this one.
+        sends_noise: whether workers send each pair's noise back.
+    """
+    learner: Any = run.learner
+    learner.engine.close()
+    setup = PlayerSetup(run.config.env, learner.config, run.config.seed, sends_noise)
+    learner.engine = OneByOneProcesses(setup, num_workers) if num_workers else OneByOneEngine(setup)
+
+
+def config_of(backend: str, *, device: str = "cpu", **changes: Any) -> RunConfig:
+    """The preset for `ENV` on another back end."""
+    settings: ESConfig = preset_for(find_algorithm("es"), ENV)
+    settings = dataclasses.replace(settings, **changes)
+    return RunConfig(ENV, backend=backend, device=device, solve_at=SOLVE_AT, algorithm="es", settings=settings)
+
+
+def _needs_envpool() -> str | None:
+    return None if find_spec("envpool") else "not applicable: EnvPool is not installed"
+
+
+def _needs_cuda() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "not applicable: torch finds no CUDA device here"
+
+
+def _one_by_one(name: str, changes: str, *documents: Theirs, base: str | None = None, **how: Any) -> Rung:
+    """A rung without a batch; rates are measured on fewer pairs than trainings are."""
+    change = partial(put_one_by_one, **how)
+    # Two environments tell the spaces; nobody plays in them.
+    config = config_of("sync", engine="inline", pairs_at_once=1)
+    num_pairs = PAIRS_PER_PROCESS * max(1, how.get("num_workers", 0))
+    short = dataclasses.replace(config, settings=dataclasses.replace(config.settings, num_pairs=num_pairs))
+    return Rung(
+        name,
+        changes,
+        build=partial(PayloadCounted, TrainingSetup(short, change=change)),
+        documents=documents,
+        solve=partial(train_to_mark, TrainingSetup(config, change=change)),
+        settings={**dataclasses.asdict(config), **how, "one_by_one": True, "pairs_per_sample": num_pairs},
+        base=base,
+    )
+
+
+def _population(
+    name: str,
+    changes: str,
+    config: RunConfig,
+    *documents: Theirs,
+    base: str | None = None,
+    not_applicable: Callable[[], str | None] = lambda: None,
+) -> Rung:
+    setup = TrainingSetup(config)
+    return Rung(
+        name,
+        changes,
+        build=partial(PayloadCounted, setup),
+        documents=documents,
+        solve=partial(train_to_mark, setup),
+        settings=dataclasses.asdict(config),
+        not_applicable=not_applicable,
+        base=base,
+    )
+
+
+def _ladder(num_workers: int) -> Ladder:
+    default = config_of("auto-fast")
+    num_envs = default.settings.num_envs
+    population = partial(_population, "population", f"the same in {num_workers} processes: vecenv train es", default)
+    envpool = partial(
+        _population,
+        "envpool",
+        f"{num_workers} processes on EnvPool: --backend envpool",
+        config_of("envpool"),
+        not_applicable=_needs_envpool,
+    )
+    climb = LadderTable(
+        "cumulative",
+        "x before of populations: one process against one-network, several against seeds-sent",
+        (
+            _one_by_one("one-network", "one process, one observation per forward pass"),
+            _one_by_one(
+                "noise-sent",
+                f"{num_workers} processes, one network each; noise comes back with the scores",
+                num_workers=num_workers,
+                sends_noise=True,
+            ),
+            _one_by_one(
+                "seeds-sent",
+                "keys of the noise come back in its place",
+                Theirs(DOCUMENT, 20_000, "to 21,000, 6 processes; 1,500-1,600 after 100 updates"),
+                num_workers=num_workers,
+            ),
+            _population(
+                "population-inline",
+                f"one process, {num_envs} members in one forward pass",
+                config_of("sync", engine="inline"),
+                base="one-network",
+            ),
+            population(base="seeds-sent"),
+            envpool(base="seeds-sent"),
+            _population(
+                "cuda",
+                "the population's networks on the GPU",
+                config_of("envpool" if find_spec("envpool") else "sync", device="cuda", engine="inline"),
+                Theirs(DOCUMENT, 9_000, "one observation per forward pass"),
+                base="seeds-sent",
+                not_applicable=_needs_cuda,
+            ),
+        ),
+        cumulative=True,
+    )
+    engines = LadderTable(
+        "engines",
+        "against the engine alone, stepped with random actions",
+        (
+            Rung(
+                "bare-gymnasium",
+                f"{num_workers} processes, no network",
+                build=partial(bare_gymnasium, ENV, num_workers),
+                settings={"num_workers": num_workers},
+            ),
+            population(base="bare-gymnasium"),
+            Rung(
+                "bare-envpool",
+                f"{num_workers} threads, {num_envs} envs, no network",
+                build=partial(bare_envpool, ENV, num_envs, num_workers),
+                settings={"num_workers": num_workers, "num_envs": num_envs},
+                not_applicable=_needs_envpool,
+            ),
+            envpool(base="bare-envpool"),
+        ),
+    )
+    return Ladder(
+        key="es",
+        title=f"ES on {ENV}",
+        unit="observations/s",
+        mark=f"mean return of the last 100 members' episodes >= {SOLVE_AT:,g}",
+        tables=(climb, engines),
+        notes=(
+            f"rates are of whole generations of {default.settings.num_pairs} pairs and 1,000 steps per episode, update "
+            f"included; rungs without a batch play {PAIRS_PER_PROCESS} pairs per process instead, which shortens a "
+            "sample and not a step.",
+            "bytes per pair: payload of the results. Noise that is sent is drawn again all the same; that costs about "
+            "a thousandth of a generation.",
+        ),
+        solve_minutes=30.0,
+    )
+
+
+LADDER = _ladder(usable_cores())

@@ -1,0 +1,245 @@
+"""The ladders of PPO and ES: their simple rungs give the same results as what they are compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from vecenv.agents.config import PPO_PRESETS, RunConfig
+from vecenv.agents.es_config import ESConfig
+from vecenv.agents.learner import Episode, UpdateReport
+from vecenv.agents.train_arguments import read_arguments
+from vecenv.benchmarks import bare_engine, ladder_es, ladder_ppo
+from vecenv.benchmarks.ladder import find_ladder
+from vecenv.benchmarks.ladder_training import TrainingContestant, TrainingSetup
+from vecenv.benchmarks.learner_watch import ReturnCurve, Stopwatch, roughness
+
+
+def small_ppo(backend="sync"):
+    """Four envs, three updates of 32 steps, few enough to be quick."""
+    config = ladder_ppo.config_of(4, backend)
+    settings = dataclasses.replace(config.settings, num_steps=8, num_epochs=2, minibatch_size=16)
+    return dataclasses.replace(config, settings=settings, device="cpu", precision="float32")
+
+
+def rungs_of(key):
+    return {rung.name: rung for table in find_ladder(key).tables for rung in table.rungs}
+
+
+def trained_weights(config, make_envs=None):
+    contestant = TrainingContestant(TrainingSetup(config, make_envs), warm_up_steps=90)
+    try:
+        learner = contestant.run.learner
+        assert learner.env_steps >= 90
+        return torch.cat([weights.detach().flatten() for weights in learner.network.parameters()])
+    finally:
+        contestant.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "subproc"])
+def test_copied_storage_trains_to_the_same_bits_as_storage_in_place(backend):
+    config = small_ppo(backend)
+    copied = trained_weights(config, ladder_ppo.make_copying_envs)
+    assert torch.equal(copied, trained_weights(config))
+
+
+def test_copied_storage_copies_and_what_is_in_place_does_not():
+    config = small_ppo()
+    for make_envs, is_shared in ((ladder_ppo.make_copying_envs, False), (None, True)):
+        contestant = TrainingContestant(TrainingSetup(config, make_envs), warm_up_steps=0)
+        try:
+            run = contestant.run
+            run.learner.train_once(lambda: False)
+            ring = run.envs.observation_slots if is_shared else run.envs._envs.observation_slots
+            storage = run.learner.rollout.observations
+            assert (storage.data_ptr() == ring.ctypes.data) is is_shared
+            assert len(storage) == config.settings.num_steps + 1
+            assert len(ring) == (len(storage) if is_shared else 2)
+        finally:
+            contestant.close()
+
+
+def test_every_rung_of_ppo_learns_equally_often_from_as_many_steps():
+    rungs = rungs_of("ppo")
+    assert list(rungs) == [
+        "serial",
+        "one-process",
+        "worker-per-env",
+        "worker-per-core",
+        "in-place",
+        "two-groups",
+        "default",
+    ]
+    for rung in rungs.values():
+        settings = rung.settings["settings"]
+        assert settings["num_envs"] * settings["num_steps"] == ladder_ppo.ROWS
+        rest = {name: value for name, value in settings.items() if name not in ("num_envs", "num_steps", "overlap")}
+        default = dataclasses.asdict(PPO_PRESETS["classic-control"])
+        assert rest == {name: default[name] for name in rest}
+    assert rungs["two-groups"].settings["settings"]["overlap"] is True
+    assert rungs["serial"].settings["copied_storage"] is True
+    assert rungs["in-place"].settings["copied_storage"] is False
+
+
+def test_the_last_rung_of_ppo_is_what_the_command_runs():
+    arguments, _ = read_arguments("ppo", ["--env", "CartPole-v1", "--solve-at", "475"])
+    config = dataclasses.replace(arguments.run_config(), seed=0)
+    assert ladder_ppo.default_config() == config
+    assert rungs_of("ppo")["default"].settings["settings"] == dataclasses.asdict(config.settings)
+
+
+def test_shares_of_the_time_are_measured():
+    contestant = ladder_ppo.WatchedTraining(TrainingSetup(small_ppo()))
+    try:
+        assert contestant.figures() == {}
+        assert contestant.measure(0.05) > 0
+        figures = contestant.figures()
+    finally:
+        contestant.close()
+    assert set(figures) == {"busy share", "learning alone", "process on CPU"}
+    assert 0.0 < figures["learning alone"] < figures["busy share"] <= 1.0
+    assert figures["process on CPU"] > 0.0
+
+
+def test_a_training_to_the_mark_tells_shares_and_roughness():
+    config = dataclasses.replace(small_ppo(), solve_at=None)
+    config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, total_steps=400))
+    result = ladder_ppo.solve(TrainingSetup(config), seed=1, max_seconds=60.0)
+    assert (result.solved, result.env_steps >= 400) == (False, True)
+    assert set(result.figures) == {"busy share", "learning alone", "process on CPU", "roughness"}
+    assert 0.0 < result.figures["roughness"] <= 1.0
+
+
+def test_a_stopwatch_counts_one_method_of_one_object(monkeypatch):
+    class Worker:
+        def work(self, units, *, factor=1):
+            clock[0] += units
+            return units * factor
+
+    clock, stopwatch, watched, other = [0.0], Stopwatch(), Worker(), Worker()
+    monkeypatch.setattr("vecenv.benchmarks.learner_watch.time.perf_counter", lambda: clock[0])
+    stopwatch.attach(watched, "work")
+    assert watched.work(3, factor=2) == 6
+    assert other.work(5) == 5
+    assert stopwatch.seconds == 3.0
+
+
+def test_roughness():
+    assert roughness([0.0, 10.0, 20.0, 30.0]) == 0.0
+    assert roughness([0.0, 10.0, 0.0, 10.0, 0.0]) == pytest.approx(1.0)
+    assert roughness([0.0, 6.0, 4.0, 10.0]) == pytest.approx((128 / 9) ** 0.5 / 3**0 / 10.0)
+    assert roughness([1.0, 2.0]) is None
+    assert roughness([2.0, 2.0, 2.0]) is None
+
+
+def test_a_curve_has_one_point_per_report_with_episodes():
+    curve = ReturnCurve()
+    curve.add(UpdateReport([Episode(1.0, 5), Episode(3.0, 5)], {}))
+    curve.add(UpdateReport([], {}))
+    assert curve.means == [2.0]
+    assert curve.figures() == {}
+
+
+def small_es(env_id, **changes):
+    """Three pairs, short episodes."""
+    settings = {"num_pairs": 3, "max_episode_steps": 12, "hidden_size": 8, "pairs_at_once": 1, **changes}
+    return RunConfig(env_id, backend="sync", device="cpu", algorithm="es", settings=ESConfig(**settings))
+
+
+def played(config, generations=2, **how):
+    """Results of every generation, the parameters after the last one, and the bytes per pair that were counted."""
+    change = partial(ladder_es.put_one_by_one, **how) if how else None
+    contestant = ladder_es.PayloadCounted(TrainingSetup(config, change=change))
+    try:
+        learner, results = contestant.run.learner, []
+        evaluate = learner.engine.evaluate
+        learner.engine.evaluate = lambda *arguments: results.append(evaluate(*arguments)) or results[-1]
+        for _ in range(generations):
+            learner.train_once()
+        return results, learner.parameters.detach().numpy().copy(), contestant.figures().get("bytes per pair")
+    finally:
+        contestant.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "normalise"), [("CartPole-v1", False), ("CartPole-v1", True), ("Pendulum-v1", False)]
+)
+def test_one_by_one_plays_what_the_population_plays(env_id, normalise):
+    config = small_es(env_id, normalise_observations=normalise, noise_std=0.5)
+    ours, parameters, _ = played(config)
+    theirs, their_parameters, _ = played(config, num_workers=0)
+    for our_generation, their_generation in zip(ours, theirs, strict=True):
+        assert [result.pair for result in their_generation] == [0, 1, 2]
+        for our, their in zip(our_generation, their_generation, strict=True):
+            assert their.lengths == our.lengths
+            assert (their.generation, their.pair) == (our.generation, our.pair)
+            np.testing.assert_allclose(their.returns, our.returns, rtol=1e-4)
+            assert (their.moments is not None) is normalise
+            if normalise:
+                np.testing.assert_allclose(their.moments, our.moments, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(their_parameters, parameters, rtol=1e-4, atol=1e-5)
+
+
+def test_processes_send_keys_or_noise_and_nothing_else_differs():
+    config = small_es("CartPole-v1", normalise_observations=True)
+    inline, parameters, _ = played(config, num_workers=0)
+    seeds, seeds_parameters, seeds_bytes = played(config, num_workers=2)
+    noise, noise_parameters, noise_bytes = played(config, num_workers=1, sends_noise=True)
+    assert np.array_equal(parameters, seeds_parameters)
+    assert np.array_equal(parameters, noise_parameters)
+    returns = [[[result.returns for result in generation] for generation in run] for run in (inline, seeds, noise)]
+    assert returns[0] == returns[1] == returns[2]
+    assert seeds_bytes == 36 + 2 * 4 * 4  # and mean and variance of four numbers
+    assert noise_bytes == seeds_bytes + 4 * len(parameters)
+
+
+def test_payload_of_our_own_workers():
+    config = small_es("CartPole-v1", engine="processes", workers=2)
+    _, parameters, payload = played(config)
+    inline = dataclasses.replace(config, settings=dataclasses.replace(config.settings, engine="inline"))
+    _, inline_parameters, nothing = played(inline)
+    assert payload == 36
+    assert nothing is None
+    assert np.array_equal(parameters, inline_parameters)
+
+
+def test_rungs_of_es_are_named_and_say_what_they_need(monkeypatch):
+    tables = {table.key: table for table in find_ladder("es").tables}
+    assert [rung.name for rung in tables["cumulative"].rungs] == [
+        "one-network",
+        "noise-sent",
+        "seeds-sent",
+        "population-inline",
+        "population",
+        "envpool",
+        "cuda",
+    ]
+    bases = {(table.key, rung.name): rung.base for table in tables.values() for rung in table.rungs}
+    assert bases["cumulative", "envpool"] == "seeds-sent"
+    assert bases["engines", "envpool"] == "bare-envpool"
+    assert bases["engines", "population"] == "bare-gymnasium"
+    rungs = rungs_of("es")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no CUDA device" in rungs["cuda"].not_applicable()
+    monkeypatch.setattr(ladder_es, "find_spec", lambda name: None)
+    assert "EnvPool is not installed" in rungs["envpool"].not_applicable()
+    assert rungs["population"].not_applicable() is None
+
+
+def test_the_population_of_es_is_what_the_command_runs():
+    arguments, _ = read_arguments("es", ["--env", "HalfCheetah-v5", "--solve-at", "1500", "--device", "cpu"])
+    assert ladder_es.config_of("auto-fast") == arguments.run_config()
+
+
+def test_a_bare_engine_steps_and_begins_again():
+    player = bare_engine._make_player("CartPole-v1", 0)
+    assert player() == bare_engine.STEPS_AT_ONCE  # random play of CartPole ends several times in these
+    players = bare_engine.bare_gymnasium("CartPole-v1", 1)
+    try:
+        assert players.measure(0.02) > 0
+    finally:
+        players.close()
