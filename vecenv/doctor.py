@@ -207,9 +207,13 @@ def diagnose(env_ids: Sequence[str], *, run: bool = True) -> dict[str, Any]:
     }
 
 
-def describe_machine() -> str:
-    """The machine in one line."""
-    facts = machine_facts()
+def describe_machine(facts: Mapping[str, Any] | None = None) -> str:
+    """A machine in one line.
+
+    Args:
+        facts: as `machine_facts` gave them; None: this machine, now.
+    """
+    facts = machine_facts() if facts is None else facts
     memory = "" if facts["memory_gib"] is None else f", {facts['memory_gib']} GiB memory"
     return (
         f"{facts['processor']}, {facts['usable_cores']} usable of {facts['cores']} cores{memory}, "
