@@ -56,6 +56,7 @@ BENCHMARKS = {
     "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
     "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
     "adapters": Command("vecenv.benchmarks.adapters", "SB3 and Tianshou on their vector envs and on ours", "bench"),
+    "document": Command("vecenv.benchmarks.document", "all figures measured, on one page with the targets", "bench"),
     "learning": Command("vecenv.benchmarks.learning", "return against time and steps, over seeds", "agents"),
     "scaling": Command("vecenv.benchmarks.scaling", "cost of messages and bytes; a model of many cores", "ray"),
     "speedups": Command("vecenv.benchmarks.speedups", "the speed ladders of DQN, PPO and ES, rung by rung", "bench"),

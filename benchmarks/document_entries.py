@@ -1,0 +1,185 @@
+"""The measurements that ``vecenv bench document`` makes and shows, in the order of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from .contestants import BACKENDS, Contender
+from .peers import PEERS
+
+PONG = "PongNoFrameskip-v4"
+GAMES = ("Pong", "Breakout", "Seaquest", "MsPacman", "Qbert", "SpaceInvaders", "Freeway")
+GAMES += ("MontezumaRevenge", "BeamRider", "Enduro")
+GAME_IDS = ",".join(f"{game}NoFrameskip-v4" for game in GAMES)
+SHORT = ("--rounds", "3", "--seconds", "0.2")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measurement.
+
+    Attributes:
+        name: a word, also that of its files.
+        title: heading.
+        words: what stands after ``vecenv bench``.
+        quick_words: the same with ``--quick``: rough, and fast.
+        contenders: option -> contenders by name; those whose package is not installed are left out and named.
+        note: a paragraph above the tables, in Markdown.
+        is_long: it is made only where it is asked for by name.
+        keeps_runs: it takes a folder in which it goes on after an interruption.
+    """
+
+    name: str
+    title: str
+    words: tuple[str, ...]
+    quick_words: tuple[str, ...]
+    contenders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    note: str = ""
+    is_long: bool = False
+    keeps_runs: bool = False
+
+    @property
+    def verb(self) -> str:
+        """Which benchmark it is."""
+        return self.words[0]
+
+
+def command_of(entry: Entry, *, quick: bool) -> tuple[list[str], list[str]]:
+    """The words of its command on this machine, and a line for everything that is not installed here.
+
+    Args:
+        entry: the measurement.
+        quick: whether the rough settings are wanted.
+    """
+    command, missing = list(entry.quick_words if quick else entry.words), []
+    everyone: Mapping[str, Contender] = {**BACKENDS, **PEERS}
+    options: list[str] = []
+    for option, names in entry.contenders.items():
+        here = [name for name in names if not everyone[name].module or find_spec(everyone[name].module)]
+        options += [option, ",".join(here)]
+        missing += [f"{everyone[n].title}: {everyone[n].distribution} is not installed" for n in names if n not in here]
+    place = command.index("--") if "--" in command else len(command)
+    return [*command[:place], *options, *command[place:]], missing
+
+
+def find_entries(names: Sequence[str]) -> list[Entry]:
+    """Entries by name, in the order of the page; those that are not long where there is no name."""
+    return [entry for entry in ENTRIES if (entry.name in names if names else not entry.is_long)]
+
+
+def _speedups(key: str, title: str) -> Entry:
+    return Entry(
+        f"speedups-{key}",
+        f"Speed ladder: {title}",
+        ("speedups", key),
+        ("speedups", key, "--quick"),
+        note="Figures marked as theirs are those of the source documents, on their hardware.",
+    )
+
+
+_CARTPOLE = ("learning", "--algorithms", "ppo,dqn,es", "--envs", "CartPole-v1", "--solve-at", "475")
+_LONG_PONG = ("learning", "--algorithms", "ppo", "--envs", PONG, "--solve-at", "18", "--minutes", "20")
+_CHEETAH = ("learning", "--algorithms", "es", "--envs", "HalfCheetah-v5")
+_LEARNING = (
+    "Lines are medians over the seeds, bands reach from the 10th to the 90th percentile over them. A training "
+    "that has ended keeps its last value; one without the mark counts as longer than any that reached it. Seconds "
+    "begin before the environments are built; starting Python and importing PyTorch are not in them."
+)
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        "throughput-pong",
+        "Pong, 16 environments",
+        ("throughput", PONG, "--num-envs", "16", "--backends", "subproc"),
+        ("throughput", PONG, "--num-envs", "16", "--backends", "subproc", "--quick"),
+        {"--peers": ("gymnasium-async", "ale", "envpool", "sb3")},
+        "Gray 84x84x4, skip 4, max-pooling, no sticky actions. The emulator limit is `act` alone on every core.",
+    ),
+    Entry(
+        "limits",
+        "Ten games against their own limits",
+        ("limits", GAME_IDS),
+        ("limits", GAME_IDS, *SHORT),
+        note="What each column adds, and where the time goes, is told in [Atari speed](atari-speed.md).",
+    ),
+    Entry(
+        "wrappers",
+        "The stages of an Atari step",
+        ("wrappers", PONG),
+        ("wrappers", PONG, "--rounds", "3", "--seconds", "0.05"),
+        note="Microseconds per agent step (4 frames), one environment.",
+    ),
+    Entry(
+        "throughput-cartpole",
+        "CartPole",
+        ("throughput", "CartPole-v1", "--num-envs", "8,64", "--backends", "subproc,sync,compiled"),
+        ("throughput", "CartPole-v1", "--num-envs", "8", "--backends", "subproc,sync,compiled", "--quick"),
+        {"--peers": ("gymnasium-async", "gymnasium-sync", "gymnasium-vector", "envpool")},
+    ),
+    Entry("compiled", "CartPole as one kernel", ("compiled",), ("compiled", *SHORT)),
+    Entry("workers", "Rounds of workers", ("workers",), ("workers", *SHORT)),
+    Entry(
+        "startup",
+        "Start-up and memory",
+        ("startup", "--env", PONG, "--num-envs", "16"),
+        ("startup", "--env", PONG, "--num-envs", "16", "--builds", "1", "--rounds", "1", "--backends", "subproc"),
+        note="Seconds from nothing to the first step, in fresh interpreters.",
+    ),
+    Entry(
+        "inference",
+        "Inference",
+        ("inference",),
+        ("inference", "--batch-sizes", "1,32", *SHORT),
+        note="Actions per second of the small network for images, over the number of environments in a batch.",
+    ),
+    Entry(
+        "adapters-cartpole",
+        "Trainers of others on CartPole",
+        ("adapters", "CartPole-v1"),
+        ("adapters", "CartPole-v1", "--rounds", "3", "--seconds", "0.5"),
+    ),
+    Entry(
+        "adapters-pong",
+        "Stable-Baselines3 on Pong",
+        ("adapters", PONG, "--trainer", "sb3"),
+        ("adapters", PONG, "--trainer", "sb3", "--rounds", "1", "--seconds", "0.5", "--rollout-steps", "16"),
+    ),
+    _speedups("dqn", "DQN on Pong"),
+    _speedups("ppo", "PPO on CartPole"),
+    _speedups("es", "evolution strategies on HalfCheetah"),
+    Entry(
+        "learning-cartpole",
+        "Learning: CartPole",
+        (*_CARTPOLE, "--seeds", "5"),
+        (*_CARTPOLE, "--seeds", "1", "--minutes", "1"),
+        note=_LEARNING,
+        keeps_runs=True,
+    ),
+    Entry(
+        "learning-pong",
+        "Learning: PPO on Pong from pixels",
+        (*_LONG_PONG, "--seeds", "5"),
+        (*_LONG_PONG, "--seeds", "1"),
+        note=_LEARNING,
+        is_long=True,
+        keeps_runs=True,
+    ),
+    Entry(
+        "learning-halfcheetah",
+        "Learning: evolution strategies on HalfCheetah",
+        (*_CHEETAH, "--seeds", "5", "--minutes", "20", "--", "--backend", "envpool"),
+        (*_CHEETAH, "--seeds", "1", "--minutes", "1", "--", "--backend", "envpool"),
+        note=_LEARNING,
+        is_long=True,
+        keeps_runs=True,
+    ),
+    Entry(
+        "scaling",
+        "Costs of messages",
+        ("scaling",),
+        ("scaling", "--rounds", "1", "--seconds", "0.1"),
+        note="What they mean on more cores is a model, told in [Scaling](scaling.md).",
+    ),
+)

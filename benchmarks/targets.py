@@ -1,0 +1,247 @@
+"""The speeds that vecenv is meant to reach, and where in the results the figures stand that tell whether it does."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .startup import PHASES
+
+Document = Mapping[str, Any]
+Read = Callable[[Document], float | None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure and what it should be.
+
+    Attributes:
+        work: what is done.
+        wanted: the target in words.
+        entry: name of the measurement that has the figure.
+        read: finds it there; None where that measurement did not make it.
+        bound: the figure should be at least, or at most, this.
+        at_least: which of the two.
+        pattern: how the figure is shown.
+        explained: page, beside the document, that says why it is missed.
+    """
+
+    work: str
+    wanted: str
+    entry: str
+    read: Read
+    bound: float
+    at_least: bool = True
+    pattern: str = "{:.2f}x"
+    explained: str = ""
+
+    def figure(self, documents: Mapping[str, Document]) -> float | None:
+        """What was reached; infinity for a mark that was not, None where it was not measured."""
+        return self.read(documents[self.entry]) if self.entry in documents else None
+
+    def is_met(self, figure: float) -> bool:
+        """Whether a figure is good enough."""
+        return figure >= self.bound if self.at_least else figure <= self.bound
+
+
+HEADER = ("work", "target", "reached", "met", "measured by", "why not")
+
+
+def target_rows(documents: Mapping[str, Document]) -> list[list[str]]:
+    """Cells below `HEADER`, a line for every target.
+
+    Args:
+        documents: results by the name of their entry.
+    """
+    rows = []
+    for target in TARGETS:
+        figure = target.figure(documents)
+        if figure is None:
+            rows.append([target.work, target.wanted, "not measured", "-", target.entry, ""])
+            continue
+        shown = target.pattern.format(figure) if math.isfinite(figure) else "not reached"
+        met = target.is_met(figure)
+        why = "" if met or not target.explained else f"[{target.explained}]({target.explained})"
+        rows.append([target.work, target.wanted, shown, "yes" if met else "**no**", target.entry, why])
+    return rows
+
+
+def _times(other: str, document: Document) -> float | None:
+    """How many times as fast as `other` the first row is; `other` is how its name begins."""
+    for against in document["results"]["ratios_of_first"].values():
+        for name, ratio in against.items():
+            if name.startswith(other):
+                return float(ratio)
+    return None
+
+
+def _share(game: str, document: Document) -> float | None:
+    result = document["results"].get(f"{game}NoFrameskip-v4")
+    return None if result is None else float(result["shares"][3])
+
+
+def _kernel(document: Document) -> float | None:
+    """Microseconds of the fused kernel on recorded frames, of which only changed rows are computed."""
+    rows = [row for row in document["results"]["rates"] if row["name"] == "vecenv: observe"]
+    return 1e6 / rows[0]["median"] if rows else None
+
+
+def _over_async(document: Document) -> float:
+    ours, theirs = document["results"]["cart_pole"]
+    return statistics.median(x / y for x, y in zip(ours["samples"], theirs["samples"], strict=True))
+
+
+def _compiled(num_envs: int, ours: str, theirs: str, document: Document) -> float | None:
+    result = document["results"].get(str(num_envs))
+    return None if result is None else result["ratios"].get(ours, {}).get(theirs)
+
+
+def _start_seconds(document: Document) -> float | None:
+    build = document["results"]["build"].get("subproc")
+    return None if build is None else statistics.median(sum(run["seconds"][: len(PHASES)]) for run in build["warm"])
+
+
+def _worker_memory(document: Document) -> float | None:
+    """MB of the largest worker; with 16 envs and 2 workers each has 8."""
+    build, settings = document["results"]["build"].get("subproc"), document["settings"]
+    if build is None or settings["num_envs"] != 8 * settings["num_workers"]:
+        return None
+    return max(size for run in build["warm"] for size in run["private_bytes"]) / 1e6
+
+
+def _bare_share(document: Document) -> float | None:
+    for row in document["results"]["rungs"]:
+        if (row["ladder"], row["table"], row["rung"]) == ("es", "engines", "envpool"):
+            return None if row["times_before"] is None else float(row["times_before"])
+    return None
+
+
+def _runs(algorithm: str, env_id: str, document: Document) -> list[Mapping[str, Any]]:
+    return [row for row in document["results"]["runs"] if (row["algorithm"], row["env"]) == (algorithm, env_id)]
+
+
+def _solved_in(algorithm: str, env_id: str, unit: float, document: Document) -> float | None:
+    """Median seconds to the mark, in units of `unit`; a training that has not reached it counts as infinity."""
+    rows = _runs(algorithm, env_id, document)
+    return statistics.median(row["seconds"] / unit if row["solved"] else math.inf for row in rows) if rows else None
+
+
+def _first(points: Mapping[str, Sequence[float | None]], column: str, at_least: float, wanted: str) -> float:
+    """The value of `wanted` where a column is first at least so much; infinity where it never is."""
+    for value, place in zip(points[column], points[wanted], strict=True):
+        if value is not None and place is not None and value >= at_least:
+            return place
+    return math.inf
+
+
+def _cheetah(column: str, at_least: float, wanted: str, unit: float, document: Document) -> float | None:
+    points = [row["points"] for row in _runs("es", "HalfCheetah-v5", document)]
+    points = [one for one in points if column in one]
+    return statistics.median(_first(one, column, at_least, wanted) / unit for one in points) if points else None
+
+
+_PONG = "Pong, 16 envs, gray 84x84x4, skip 4, max-pool, sticky 0"
+_GAMES = ("Pong", "Breakout", "Seaquest", "MsPacman", "Qbert", "SpaceInvaders", "Freeway")
+_ATARI = "atari-speed.md"
+_SUBPROC = "CartPole, subproc, 8 envs, 2 workers"
+_COMPILED = "CartPole, compiled, {:,} envs"
+_CHEETAH = "ES on HalfCheetah-v5, 60 pairs"
+
+
+def _pong(other: str, wanted: str, bound: float) -> Target:
+    return Target(_PONG, wanted, "throughput-pong", partial(_times, other), bound, explained=_ATARI)
+
+
+def _game(game: str) -> Target:
+    wanted = "at least 0.88 of its own limit"
+    return Target(f"{game}, 16 envs", wanted, "limits", partial(_share, game), 0.88, pattern="{:.2f}", explained=_ATARI)
+
+
+def _kernels() -> list[Target]:
+    found = []
+    for num_envs, bounds in ((1024, (7.0, 4.0, 3.0)), (16384, (8.0, 5.0, 4.0))):
+        names = ("compiled", "compiled, statistics", "compiled, SameStep")
+        labels = ("statistics off", "statistics in infos", "SAME_STEP")
+        for name, label, bound in zip(names, labels, bounds, strict=True):
+            read = partial(_compiled, num_envs, name, "CartPoleVectorEnv")
+            wanted = f"{label}: at least {bound:g}x Gymnasium's `CartPoleVectorEnv`"
+            found.append(Target(_COMPILED.format(num_envs), wanted, "compiled", read, bound))
+    read = partial(_compiled, 1024, "compiled", "EnvPool")
+    return [*found, Target(_COMPILED.format(1024), "at least 60x EnvPool", "compiled", read, 60.0, pattern="{:.0f}x")]
+
+
+def _at_most(work: str, wanted: str, entry: str, read: Read, bound: float, pattern: str) -> Target:
+    return Target(work, wanted, entry, read, bound, at_least=False, pattern=pattern)
+
+
+#: Figures without a measurement of their own are here too, and are shown as not measured.
+TARGETS: tuple[Target, ...] = (
+    _pong("emulator limit", "at least 0.90 of the emulator limit", 0.90),
+    _pong("ale-py AtariVectorEnv", "at least 1.3x ale-py's `AtariVectorEnv`", 1.3),
+    _pong("EnvPool", "at least 1.4x EnvPool", 1.4),
+    _pong("Gymnasium AsyncVectorEnv", "at least 3.5x Gymnasium's `AsyncVectorEnv`", 3.5),
+    _pong("SB3 SubprocVecEnv", "at least 3.5x SB3's `SubprocVecEnv`", 3.5),
+    *(_game(game) for game in (*_GAMES, "MontezumaRevenge", "BeamRider", "Enduro")),
+    _at_most("fused kernel, changed rows only", "at most 8 us", "wrappers", _kernel, 8.0, "{:.1f} us"),
+    _at_most("fused kernel, full game frame", "at most 20 us", "wrappers", lambda document: None, 20.0, "{:.1f} us"),
+    Target(_SUBPROC, "at least 6x Gymnasium's `AsyncVectorEnv`", "workers", _over_async, 6.0),
+    _at_most(
+        "empty round of 2 workers",
+        "at most 50 us",
+        "workers",
+        lambda document: float(document["results"]["round"]["median"]),
+        50.0,
+        "{:.0f} us",
+    ),
+    *_kernels(),
+    _at_most("start of 16 Pong envs, warm cache", "at most 3 s", "startup", _start_seconds, 3.0, "{:.1f} s"),
+    _at_most("worker with 8 Pong envs", "at most 25 MB private", "startup", _worker_memory, 25.0, "{:.1f} MB"),
+    _at_most(
+        "the same, start method spawn", "at most 60 MB private", "startup", lambda document: None, 60.0, "{:.1f} MB"
+    ),
+    _at_most(
+        "PPO, CartPole-v1 to mean 475 over 100 episodes",
+        "at most 15 s",
+        "learning-cartpole",
+        partial(_solved_in, "ppo", "CartPole-v1", 1.0),
+        15.0,
+        "median {:.1f} s",
+    ),
+    _at_most(
+        "PPO, Pong to mean 18 over 100 episodes",
+        "median at most 5 min",
+        "learning-pong",
+        partial(_solved_in, "ppo", "PongNoFrameskip-v4", 60.0),
+        5.0,
+        "median {:.1f} min",
+    ),
+    _at_most(
+        _CHEETAH,
+        "population mean 1,500 within 20 generations",
+        "learning-halfcheetah",
+        partial(_cheetah, "population_mean", 1_500.0, "generation", 1.0),
+        20,
+        "median {:.0f}",
+    ),
+    _at_most(
+        _CHEETAH,
+        "population mean 3,000 within 100 generations",
+        "learning-halfcheetah",
+        partial(_cheetah, "population_mean", 3_000.0, "generation", 1.0),
+        100,
+        "median {:.0f}",
+    ),
+    _at_most(
+        _CHEETAH,
+        "100 generations in at most 5 min",
+        "learning-halfcheetah",
+        partial(_cheetah, "generation", 100.0, "seconds", 60.0),
+        5.0,
+        "median {:.1f} min",
+    ),
+    Target(_CHEETAH, "at least 0.85 of the bare engine's rate", "speedups-es", _bare_share, 0.85, pattern="{:.2f}"),
+)
