@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 #: Script -> the packages that it needs and what its last line says.
 SCRIPTS: dict[str, tuple[tuple[str, ...], str]] = {
     "async_send_recv.py": ((), r"steps of each env: \[\d+(, \d+){7}\]"),
+    "own_backend.py": ((), r"4\d checks of the contract hold"),
     "own_env.py": ((), r"\d+ episodes, mean return -?\d+\.\d\d, tops \(-2\.0, .*2\.0\)"),
     "sb3_ppo.py": (("stable_baselines3", "torch"), r"mean return of the last \d+ episodes: \d+\.\d"),
     "tianshou_dqn.py": (("tianshou", "torch"), r"best mean return \d+\.\d after 320 steps"),
