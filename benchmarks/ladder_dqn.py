@@ -155,7 +155,7 @@ def _on_top() -> LadderTable:
 
     On CUDA the rungs before ``async-copies`` wait for every copy.
     """
-    stack = {"stack_size": STACK_SIZE}
+    stack: dict[str, Any] = {"stack_size": STACK_SIZE}
     plain = partial(TrainingSetup, make_envs=_plain_envs(), change=wait_for_copies)
     rungs = (
         _rung("plain", "the base, wrappers in plain NumPy", plain(_baseline(**stack)), _two(154, "60-90 min to solve")),

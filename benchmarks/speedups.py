@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from vecenv.doctor import describe_machine
+from vecenv.errors import UnknownSetting
 
-from .arguments import add_output, add_timing, check_known, make_parser, words
+from .arguments import add_output, add_timing, check_known, make_parser, positive_int, positive_number, words
 from .ladder import LADDERS, HasFigures, Ladder, LadderTable, Rung, RungContestant, find_ladder
 from .report import check_output, print_table, publish, samples_of
+from .speedups_solve import Solution, read_solutions, show_solutions, solution_samples, solve_ladder
 from .timing import Rates, alternate
 
 QUICK_ROUNDS = 3
@@ -80,8 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     check_known(arguments.ladders, list(LADDERS), "ladder")
+    if arguments.only == []:
+        raise UnknownSetting("--only needs at least one rung")
     check_output(arguments, "speedups")
     ladders = choose([find_ladder(key) for key in arguments.ladders or LADDERS], arguments.only)
+    if arguments.solve:
+        return _solve(arguments, ladders)
+    if all(rung.build is None for ladder in ladders for table in ladder.tables for rung in table.rungs):
+        raise UnknownSetting(f"{', '.join(arguments.only)}: nothing with a rate of its own; train it with --solve")
     print(describe_machine())
     rounds = QUICK_ROUNDS if arguments.quick else arguments.rounds
     seconds = QUICK_SECONDS if arguments.quick else arguments.seconds
@@ -93,7 +101,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             show_rates(ladder, result, rounds, seconds)
         for note in ladder.notes:
             print(f"  {note}")
+    if arguments.plot is not None:
+        from .speedups_plot import plot_speedups
+
+        plot_speedups(arguments.plot, measured)
+        print(f"picture in {arguments.plot}")
     return _publish(arguments, measured, rounds, seconds)
+
+
+def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
+    """Train every rung to its ladder's mark, print a table each and write the result."""
+    if arguments.quick or arguments.plot is not None:
+        raise UnknownSetting("--quick and --plot are for rates; --solve trains to the mark, --minutes limits it")
+    read_solutions(arguments.solved)
+    print(describe_machine())
+    every: list[Solution] = []
+    for ladder in ladders:
+        limit = 60.0 * (arguments.minutes or ladder.solve_minutes)
+        print(f"{ladder.title}: {ladder.mark}; at most {limit / 60:g} minutes a training, kept in {arguments.solved}")
+        solutions = solve_ladder(ladder, seeds=arguments.seeds, limit_seconds=limit, path=arguments.solved)
+        show_solutions(ladder, solutions)
+        every += solutions
+    if not every:
+        raise UnknownSetting("none of these rungs can be trained to a mark here")
+    return publish(
+        arguments,
+        "speedups",
+        settings={"ladders": [ladder.key for ladder in ladders], "only": arguments.only, "seeds": arguments.seeds},
+        results={"solutions": [solution.as_row() for solution in every]},
+        samples=solution_samples(every),
+        file_name="speedups-solved",
+    )
 
 
 def choose(ladders: Sequence[Ladder], only: Sequence[str] | None) -> list[Ladder]:
@@ -225,5 +263,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=words, metavar="RUNG,RUNG", help="these rungs alone; the first is the base")
     add_timing(parser, rounds=5, seconds=5.0)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds of {QUICK_SECONDS:g} s")
+    parser.add_argument("--solve", action="store_true", help="train every rung to the mark, in place of its rate")
+    parser.add_argument(
+        "--seeds", type=positive_int, default=5, metavar="R", help="with --solve: trainings (default 5)"
+    )
+    text = "with --solve: limit of one training (default: the ladder's own)"
+    parser.add_argument("--minutes", type=positive_number, metavar="M", help=text)
+    text = f"with --solve: trainings that have ended; they are not run again (default {DEFAULT_SOLUTIONS})"
+    parser.add_argument("--solved", type=Path, metavar="FILE.csv", default=DEFAULT_SOLUTIONS, help=text)
     add_output(parser, "speedups", plot="the speed of every rung beside theirs, each relative to its own base")
     return parser
