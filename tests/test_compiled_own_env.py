@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 import vecenv
 from vecenv import CompiledEnv, register_compiled_env
-from vecenv.array_pool import KEPT, ArrayPool
+from vecenv.array_pool import KEPT, ArrayPool, aligned_empty, aligned_zeros
 from vecenv.benchmarks import compiled as benchmark
 from vecenv.compiled_env import find_compiled_env
 
@@ -219,7 +219,7 @@ def test_importing_compiles_nothing():
 
 
 def make_arrays():
-    return np.zeros((64, 4), np.float32), np.zeros(64)
+    return aligned_zeros((64, 4), np.float32), aligned_zeros(64)
 
 
 def memory(arrays):
@@ -288,6 +288,23 @@ def test_a_pool_does_not_grow():
     kept = [pool.take() for _ in range(5 * KEPT)]
     assert len(set.union(*map(memory, kept))) == 2 * len(kept)
     assert len(pool._kept) == KEPT
+
+
+@pytest.mark.parametrize("shape", [0, 1, 7, (3, 5), (0, 4), (1000, 3)])
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.int64])
+def test_arrays_begin_at_a_cache_line(shape, dtype):
+    kept = []  # so that the next one lies elsewhere
+    for _ in range(5):
+        array = aligned_empty(shape, dtype)
+        kept.append(array)
+        assert array.ctypes.data % 64 == 0 or array.size == 0
+        assert array.shape == np.empty(shape).shape
+        assert array.dtype == dtype
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        array[...] = 1
+        assert array.base.dtype == np.uint8  # the memory, whose references the pool counts
+    assert not aligned_zeros(shape, dtype).any()
 
 
 # -- the benchmark ----------------------------------------------------------------------------------------------------

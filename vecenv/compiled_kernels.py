@@ -47,6 +47,9 @@ def observation_size(parameters: Any) -> int:
     return functions_of(type(parameters)).observation_size
 
 
+# A byte of 1 in a word of eight, times `_PLACES`, has the byte's place in its upper three bits.
+_NONE, _LOWEST, _PLACE_SHIFT = np.uint64(0), np.uint64(1), np.uint64(61)
+_PLACES = np.uint64(sum(place << (61 - 8 * place) for place in range(8)))
 _INLINED: Any = {"forceinline": True, "error_model": "numpy"}
 
 
@@ -75,38 +78,49 @@ def _observation_size(parameters: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def _take_discrete(actions: Any, taken: Any, over: Any, rules: Any) -> int:
-    """Check actions and take them over; what an ignored one is does not matter.
+def _taken_discrete(actions: Any, taken: Any, over: Any, rules: Any) -> Any:
+    """Check actions; what an ignored one is does not matter.
+
+    Args:
+        actions: as the caller gave them.
+        taken: for actions that differ from those.
+        over: see `Batch`.
+        rules: see `Rules`.
 
     Returns:
-        The first row whose action is out of range, -1 for none; then `taken` holds nothing of use.
+        The actions to play: those given, or where ignored ones are out of range, `taken` with valid ones in their
+        places. And the first row whose action is out of range, -1 for none.
     """
-    ignores = rules.mode == NEXT_STEP
     first, count = rules.first_action, rules.num_actions
-    wrong = 0
+    outside = 0
     for row in range(len(actions)):
-        place = actions[row] - first
-        valid = (place >= 0) & (place < count)
+        outside += np.uint64(actions[row] - first) >= np.uint64(count)
+    if outside == 0:
+        return actions, -1
+    for row in range(len(actions)):
+        valid = first <= actions[row] < first + count
+        if not valid and not (rules.mode == NEXT_STEP and over[row]):
+            return actions, row
         taken[row] = actions[row] if valid else first
-        wrong += not (valid | (ignores & over[row]))
-    if wrong:
-        for row in range(len(actions)):
-            place = actions[row] - first
-            if not ((place >= 0) & (place < count)) and not (ignores and over[row]):
-                return row
-    return -1
+    return taken, -1
 
 
 @njit(error_model="numpy")
-def _list_over(over: Any, words: Any, rows: Any) -> int:
-    """List the rows of envs whose episode is over; gives their number."""
+def _list_over(words: Any, rows: Any) -> int:
+    """List the rows of envs whose episode is over; gives their number.
+
+    Args:
+        words: see `Batch.over_words`: bytes that are 0 or 1.
+        rows: where they are written.
+    """
     count = 0
     for word in range(len(words)):
-        if words[word] != 0:
-            for row in range(8 * word, min(8 * word + 8, len(over))):
-                if over[row]:
-                    rows[count] = row
-                    count += 1
+        left = words[word]
+        while left != _NONE:
+            lowest = left & (~left + _LOWEST)
+            rows[count] = 8 * word + np.int64((lowest * _PLACES) >> _PLACE_SHIFT)
+            count += 1
+            left ^= lowest
     return count
 
 
@@ -159,15 +173,16 @@ def _advance_row(state: Any, row: int, actions: Any, generators: Any, parameters
 
 
 @njit(error_model="numpy")
-def _advance_rows(batch: Any, results: Any, rules: Any, parameters: Any) -> None:
+def _advance_rows(actions: Any, batch: Any, results: Any, rules: Any, parameters: Any) -> None:
     """Play one step in every row, and see whether it ended the episode."""
-    state, actions, generators = batch.state, batch.actions, batch.generators
+    state, generators = batch.state, batch.generators
     rewards, terminations, truncations = results.rewards, results.terminations, results.truncations
     steps, over, returns = batch.steps, batch.over, batch.returns
     num_envs, max_steps = len(steps), rules.max_steps
     if rules.frame_skip == 1:
         for row in range(num_envs):
             rewards[row], terminations[row] = advance(state, row, actions, generators, parameters)
+            returns[row] += rewards[row]
         for row in range(num_envs):
             steps[row] += 1
             truncations[row] = steps[row] >= max_steps
@@ -183,10 +198,9 @@ def _advance_rows(batch: Any, results: Any, rules: Any, parameters: Any) -> None
                 if terminated or truncated:
                     break
             rewards[row], terminations[row], truncations[row] = total, terminated, truncated
+            returns[row] += total
     for row in range(num_envs):
         over[row] = terminations[row] | truncations[row]
-    for row in range(num_envs):
-        returns[row] += rewards[row]
 
 
 @njit(error_model="numpy")
@@ -232,24 +246,26 @@ def _step(actions: Any, batch: Any, results: Any, rules: Any, bounds: Any, param
         out of range, and nothing has changed.
     """
     if actions.ndim == 1:  # known when this is compiled
-        wrong = _take_discrete(actions, batch.actions, batch.over, rules)
+        played, wrong = _taken_discrete(actions, batch.actions, batch.over, rules)
         if wrong >= 0:
             return -1 - wrong
+    else:
+        played = batch.actions
     pending = 0
     if rules.mode == NEXT_STEP:
         pending = batch.listed[0]
         if pending < 0:
-            pending = _list_over(batch.over, batch.over_words, batch.rows)
+            pending = _list_over(batch.over_words, batch.rows)
     if pending and not rules.advances_ended:
         _start_rows(batch, pending, bounds, parameters)
         _keep_starts(batch, pending)
-    _advance_rows(batch, results, rules, parameters)
+    _advance_rows(played, batch, results, rules, parameters)
     if pending and rules.advances_ended:
         _start_rows(batch, pending, bounds, parameters)
     elif pending:
         _restore_starts(batch, pending)
     _unmake_step(batch, pending, results)
-    count = _list_over(batch.over, batch.over_words, batch.rows)
+    count = _list_over(batch.over_words, batch.rows)
     batch.listed[0] = count
     _end_episodes(batch, count, results, rules, now)
     if rules.mode == SAME_STEP:

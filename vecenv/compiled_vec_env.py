@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.actions import write_actions
 from vecenv.arguments import check_positive_int, env_ids_of
-from vecenv.array_pool import ArrayPool
+from vecenv.array_pool import ArrayPool, aligned_empty, aligned_zeros
 from vecenv.base import StepResult, VecEnv
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
@@ -97,12 +97,12 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
         self._discrete = isinstance(env.action_space, spaces.Discrete)
         # Actions of a Discrete space that had to be converted first.
         self._given = np.zeros(num_envs if self._discrete else 0, np.int64)
-        over = np.zeros(-(-num_envs // _WORD) * _WORD, np.bool_)
+        over = aligned_zeros(-(-num_envs // _WORD) * _WORD, np.bool_)
         self._batch = Batch(
-            state=np.zeros((env.state_size, num_envs)),
-            generators=np.zeros((num_envs, GENERATOR_SIZE), np.uint64),
-            steps=np.zeros(num_envs, np.int64),
-            returns=self._arrays.returns,
+            state=aligned_zeros((env.state_size, num_envs)),
+            generators=aligned_zeros((num_envs, GENERATOR_SIZE), np.uint64),
+            steps=aligned_zeros(num_envs, np.int64),
+            returns=aligned_zeros(num_envs),
             over=over[:num_envs],
             over_words=over.view(np.uint64),
             episodes=np.zeros((num_envs, 5)),
@@ -190,14 +190,14 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
 
     def _new_results(self) -> tuple[Array, ...]:
         copied = self.num_envs if self.settings.copy else 0
-        flags = np.empty(self.num_envs, np.bool_), np.empty(self.num_envs, np.bool_)
-        return np.empty((copied, self._shape[1]), self._dtype), np.empty(self.num_envs), *flags
+        flags = aligned_empty(self.num_envs, np.bool_), aligned_empty(self.num_envs, np.bool_)
+        return aligned_empty((copied, self._shape[1]), self._dtype), aligned_empty(self.num_envs), *flags
 
     def _new_finals(self) -> tuple[Array, ...]:
         finals = self.num_envs if self.autoreset_mode is AutoresetMode.SAME_STEP else 0
         reported = self.num_envs if self.settings.statistics else 0
-        numbers = np.empty(reported), np.empty(reported, np.int64), np.empty(reported)
-        return np.empty((finals, self._shape[1]), self._dtype), *numbers
+        numbers = aligned_empty(reported), aligned_empty(reported, np.int64), aligned_empty(reported)
+        return aligned_empty((finals, self._shape[1]), self._dtype), *numbers
 
     def _renew_finals(self) -> None:
         """Zeroed arrays for what is told of ended episodes; those that were handed out are the caller's."""
