@@ -122,13 +122,14 @@ class ES:
         started = time.perf_counter()
         results = self.engine.evaluate(self._broadcast(), stop_requested)
         gathered = time.perf_counter()
-        returns = np.array([result.returns for result in results])  # [pairs, 2]
-        self._check_finite(returns)
-        population, unperturbed = returns[: self.config.num_pairs], returns[self.config.num_pairs :]
+        self._check_finite(results)
+        perturbed = [result for result in results if result.pair < self.config.num_pairs]
+        still = results[len(perturbed) :]
+        population, unperturbed = _returns(perturbed), _returns(still)
         score = float(unperturbed.mean() if len(unperturbed) else population.mean())
         self._note_score(score)
         weights = FITNESS_SHAPING[self.config.fitness](population.reshape(-1))
-        gradient_norm, update_norm = self._step(weights)
+        gradient_norm, update_norm = self._step(weights, [result.pair for result in perturbed])
         if self.observation_statistics is not None:
             _merge_statistics(self.observation_statistics, results)
         self.generation += 1
@@ -137,14 +138,14 @@ class ES:
         figures: dict[str, float | None] = {
             "generation": self.generation,
             **self._scores(population, unperturbed, score),
+            "pairs_used": len(perturbed),
             "gradient_norm": gradient_norm,
             "mean_update_norm": update_norm,
             "gather_seconds": gathered - started,
             "train_seconds": time.perf_counter() - gathered,
             "gather_steps_per_second": steps / (gathered - started),
         }
-        counted = results[self.config.num_pairs :] or results
-        return UpdateReport([episode for result in counted for episode in _episodes(result)], figures)
+        return UpdateReport([episode for result in still or results for episode in _episodes(result)], figures)
 
     def _scores(
         self, population: NDArray[np.float64], unperturbed: NDArray[np.float64], score: float
@@ -168,11 +169,16 @@ class ES:
             mean = self.mean_image.numpy()
         return Broadcast(self.generation, self.parameters.detach().numpy(), mean, factor)
 
-    def _step(self, weights: NDArray[np.float64]) -> tuple[float, float]:
-        """One step of Adam; returns the gradient's norm and the mean norm of the step over the network's tensors."""
+    def _step(self, weights: NDArray[np.float64], pairs: Sequence[int]) -> tuple[float, float]:
+        """One step of Adam; returns the gradient's norm and the mean norm of the step over the network's tensors.
+
+        Args:
+            weights: shaped fitness of all members [2 * pairs].
+            pairs: their indices in the generation.
+        """
         size = self.parameters.numel()
         gradient = torch.from_numpy(
-            estimate_gradient(self._seed, self.generation, weights, self.config.noise_std, size)
+            estimate_gradient(self._seed, self.generation, weights, self.config.noise_std, size, pairs)
         )
         before = self.parameters.detach().clone()
         # Optimizers go down, returns shall go up.
@@ -186,14 +192,14 @@ class ES:
         norms = [float(part.norm()) for part in torch.split(change, self._tensor_sizes)]
         return float(gradient.norm()), float(np.mean(norms))
 
-    def _check_finite(self, returns: NDArray[np.float64]) -> None:
-        bad = np.argwhere(~np.isfinite(returns))
-        if len(bad):
-            pair, side = bad[0]
-            raise FloatingPointError(
-                f"generation {self.generation}, pair {pair}, member {'+-'[side]}: the environment's return is "
-                f"{returns[pair, side]}"
-            )
+    def _check_finite(self, results: Sequence[PairResult]) -> None:
+        for result in results:
+            for side, total in zip("+-", result.returns, strict=True):
+                if not np.isfinite(total):
+                    raise FloatingPointError(
+                        f"generation {self.generation}, pair {result.pair}, member {side}: the environment's return is "
+                        f"{total}"
+                    )
 
     def _note_score(self, score: float) -> None:
         """Keep the parameters just played, if none did better."""
@@ -249,6 +255,11 @@ class ES:
 
     def set_env_states(self, states: Sequence[bytes]) -> None:
         """Nothing to set; see :meth:`env_states`."""
+
+
+def _returns(results: Sequence[PairResult]) -> NDArray[np.float64]:
+    """Returns of both members of every pair, [pairs, 2]."""
+    return np.array([result.returns for result in results]).reshape(-1, 2)
 
 
 def _episodes(result: PairResult) -> list[Episode]:

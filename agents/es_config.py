@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from vecenv.errors import UnknownSetting
+
 from .config import NetworkName
 from .setting_checks import check_choice, check_count, check_number
 
 FitnessShaping = Literal["centered-ranks", "normalised"]
-EngineName = Literal["inline", "processes"]
+EngineName = Literal["inline", "processes", "ray"]
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,26 @@ class ESConfig:
     hidden_size: int = 32
     """Width of the two hidden layers of ``mlp``, or of the layer behind the convolutions."""
     engine: EngineName = "inline"
-    """Who plays: ``inline``, this process in the environments of the back end, or ``processes``, each with environments
-    and batched inference of its own. Parameters are the same to the last bit."""
+    """Who plays: ``inline``, this process in the environments of the back end; ``processes``, each with environments
+    and batched inference of its own; or ``ray``, actors of a Ray cluster likewise. Parameters are the same to the last
+    bit."""
     workers: int = 0
-    """Processes of the engine; 0 takes one per usable core. Never more than there are pairs."""
+    """Processes or actors of the engine; 0 takes one per usable core, or per free CPU of the Ray cluster. Never more
+    than there are pairs."""
     pairs_at_once: int = 0
     """Pairs that one worker plays side by side; 0 is an equal share of all. Fewer save memory and even out episodes of
     different lengths."""
+    report_share: float = 1.0
+    """A generation goes on once this share of its pairs has reported, and drops the rest, so that one slow worker holds
+    up nobody. Below 1 this CHANGES RESULTS: which pairs count then depends on time, long episodes are the ones dropped,
+    and runs cannot be repeated. Only what is dealt in small portions can be cut off: see pairs_at_once."""
+    start_timeout: float = 120.0
+    """Seconds that workers may take to start and to build their environments."""
+    ray_address: str | None = None
+    """Ray cluster to join, ``host:port`` or ``auto``; by default the one that RAY_ADDRESS names, or one of our own on
+    this machine."""
+    ray_cpus: float = 1.0
+    """CPUs that Ray sets aside for each worker; a fraction lets workers share one."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train.
@@ -60,11 +75,16 @@ class ESConfig:
             check_count(name, getattr(self, name), 1)
         for name in ("unperturbed_pairs", "workers", "pairs_at_once", "max_episode_steps"):
             check_count(name, getattr(self, name), 0)
-        for name in ("noise_std", "learning_rate"):
+        for name in ("noise_std", "learning_rate", "report_share", "start_timeout", "ray_cpus"):
             check_number(name, getattr(self, name), above=0.0)
+        check_number("report_share", self.report_share, least=0.0, most=1.0)
         check_number("weight_decay", self.weight_decay, least=0.0)
         for name, choices in (("fitness", FitnessShaping), ("network", NetworkName), ("engine", EngineName)):
             check_choice(name, getattr(self, name), choices)
+        if self.engine == "inline" and self.report_share < 1.0:
+            raise UnknownSetting("report_share below 1 needs workers that can be late: engine processes or ray")
+        if self.ray_address is not None and not isinstance(self.ray_address, str):
+            raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
 
     @property
     def played_pairs(self) -> int:

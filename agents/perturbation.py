@@ -75,7 +75,12 @@ FITNESS_SHAPING: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]
 
 
 def estimate_gradient(
-    seed: int, generation: int, weights: Sequence[float] | NDArray[np.float64], noise_std: float, size: int
+    seed: int,
+    generation: int,
+    weights: Sequence[float] | NDArray[np.float64],
+    noise_std: float,
+    size: int,
+    pairs: Sequence[int] | None = None,
 ) -> NDArray[np.float64]:
     """Direction in which the shaped fitness rises, [size] float64.
 
@@ -86,14 +91,16 @@ def estimate_gradient(
     Args:
         seed: of the run.
         generation: as the noise was drawn.
-        weights: shaped fitness of all members [2 * pairs]; member 2k added the noise of pair k, 2k + 1 subtracted it.
+        weights: shaped fitness of all members [2 * pairs]; of each pair first the member that added its noise, then
+            the one that subtracted it.
         noise_std: standard deviation of the noise in the parameters.
         size: number of parameters.
+        pairs: indices of the pairs in their generation, in the order of ``weights``; None: 0, 1, 2, ...
     """
     shaped = np.asarray(weights, np.float64)
     differences = shaped[0::2] - shaped[1::2]
     gradient = np.zeros(size)
-    for pair, difference in enumerate(differences):
+    for pair, difference in zip(range(len(differences)) if pairs is None else pairs, differences, strict=True):
         if difference != 0.0:
             gradient += difference * draw_noise(seed, generation, pair, size)
     gradient /= len(shaped) * noise_std

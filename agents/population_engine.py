@@ -1,8 +1,8 @@
-"""Who plays a population: this process, or several; what comes back is the same bits.
+"""Who plays a population: this process, several, or actors of a Ray cluster; what comes back is the same bits.
 
-An engine takes the parameters once per generation and gives one `PairResult` per pair. Another engine needs no more
-than a :class:`~vecenv.agents.population_evaluation.PopulationEvaluator` wherever it plays, and an entry in
-:data:`ENGINES`.
+An engine takes the parameters once per generation and gives one `PairResult` per pair. One with workers is a
+:class:`~vecenv.agents.population_dealing.DealingEngine`, with a
+:class:`~vecenv.agents.population_player.PopulationPlayer` wherever it plays, and an entry in :data:`ENGINES`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PopulationEngine(Protocol):
         """Play every pair of one generation.
 
         Returns:
-            One result per pair, in the order of the pairs.
+            One result per pair, in the order of the pairs; fewer where the config lets late ones be cut off.
 
         Raises:
             CollectionInterrupted: ``stop_requested`` said so.
@@ -89,9 +89,16 @@ def _make_processes(request: EngineRequest) -> PopulationEngine:
     return ProcessEngine(request)
 
 
+def _make_ray(request: EngineRequest) -> PopulationEngine:
+    from .ray_population import RayEngine
+
+    return RayEngine(request)
+
+
 ENGINES: dict[str, Callable[[EngineRequest], PopulationEngine]] = {
     "inline": InlineEngine,
     "processes": _make_processes,
+    "ray": _make_ray,
 }
 """Name -> what builds the engine."""
 

@@ -167,7 +167,7 @@ class PopulationEvaluator:
             self._network.scaling.set(broadcast.observation_mean, broadcast.observation_factor)
         middle, num_parameters = broadcast.parameters, len(broadcast.parameters)
         for place, pair in enumerate(pairs):
-            members = (middle, middle)
+            members = (middle.copy(),) * 2  # torch takes no array that may not be written
             if pair < self.config.num_pairs:
                 noise = draw_noise(self._seed, broadcast.generation, pair, num_parameters)
                 noise *= np.float32(self.config.noise_std)

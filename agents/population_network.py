@@ -41,9 +41,9 @@ class ObservationScaling(nn.Module):
 
     def set(self, shift: NDArray[np.float32], factor: NDArray[np.float32] | None) -> None:
         """Scale by these from now on, [D] float32 each; without a factor, by the one there is."""
-        self.shift.copy_(torch.from_numpy(shift).view(self.shift.shape))
+        self.shift.copy_(torch.tensor(shift).view(self.shift.shape))  # copied: it may be read-only
         if factor is not None:
-            self.factor.copy_(torch.from_numpy(factor).view(self.factor.shape))
+            self.factor.copy_(torch.tensor(factor).view(self.factor.shape))
 
     def forward(self, observations: Tensor) -> Tensor:
         """The scaled observations, of the same shape."""

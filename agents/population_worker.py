@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
-import signal
 import socket
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
 
 from vecenv.channel import Channel
-from vecenv.errors import EnvFailure, env_error
-from vecenv.lifeline import end_with
-from vecenv.pickling import dumps
+from vecenv.lifeline import begin_child
 
-from .es_config import ESConfig
-from .population_engine import EnvMaker
-from .population_evaluation import Broadcast, PopulationEvaluator
-
-
-@dataclass(frozen=True)
-class WorkerSetup:
-    """First message to a worker.
-
-    Attributes:
-        make_envs: builds its environments.
-        num_envs: how many.
-        config: hyper-parameters.
-        seed: of the run.
-        device: where the networks lie.
-    """
-
-    make_envs: EnvMaker
-    num_envs: int
-    config: ESConfig
-    seed: int
-    device: str
+from .population_evaluation import Broadcast
+from .population_player import FINE, PlayerSetup, PopulationPlayer, failed_answer
 
 
 def worker_main(descriptors: Sequence[int]) -> None:
@@ -48,54 +19,33 @@ def worker_main(descriptors: Sequence[int]) -> None:
     Args:
         descriptors: channel, lifeline; owned from here on.
 
-    Messages in: a `WorkerSetup`; then ``("generation", Broadcast)`` and ``("play", (number of the call, pairs))``.
-    Messages out: ``("ready", None)``; per play ``("results", (number of the call, packed results))``; or ``("failed",
-    exception)``, after which the process ends.
+    Messages in: a `PlayerSetup` and the number of environments; then ``("generation", Broadcast)`` and ``("play",
+    pairs)``. Messages out, see `read_answer`: an answer when everything is built or cannot be, after which the process
+    ends, and one per play.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
     channel_fd, lifeline_fd = descriptors
-    end_with(lifeline_fd)
-    torch.set_num_threads(1)
+    begin_child(descriptors, lifeline_fd)
     channel = Channel(socket.socket(fileno=channel_fd))
     try:
         _serve(channel)
-    except (EOFError, OSError):  # the asking process has closed its end
+    except (EOFError, ConnectionError):  # the asking process has closed its end
         return
 
 
 def _serve(channel: Channel) -> None:
-    setup: WorkerSetup = channel.receive()
-    with contextlib.ExitStack() as at_end:
-        try:
-            envs = setup.make_envs(setup.num_envs)
-            at_end.callback(envs.close)
-            evaluator = PopulationEvaluator(envs, setup.config, seed=setup.seed, device=setup.device)
-        except Exception as error:
-            channel.send_bytes(_failure(error))
-            return
-        channel.send(("ready", None))
+    setup: PlayerSetup = channel.receive()
+    num_envs: int = channel.receive()
+    try:
+        player = PopulationPlayer(setup, num_envs)
+    except Exception as error:
+        channel.send_bytes(failed_answer(error))
+        return
+    with contextlib.closing(player):
+        channel.send_bytes(FINE)
         broadcast: Broadcast
         while True:
             word, content = channel.receive()
             if word == "generation":
                 broadcast = content
-                continue
-            number, pairs = content
-            try:
-                results = evaluator.evaluate(broadcast, pairs)
-            except Exception as error:
-                channel.send_bytes(_failure(error))
-                return
-            channel.send(("results", (number, b"".join(result.pack() for result in results))))
-
-
-def _failure(error: Exception) -> bytes:
-    """The message that tells of an exception; as text where it cannot be pickled."""
-    try:
-        data = dumps(("failed", error))
-        pickle.loads(data)
-        return data
-    except Exception:
-        text = "".join(traceback.format_exception(error))
-        failure = EnvFailure(0, os.getpid(), None, type(error).__name__, str(error), text)
-        return dumps(("failed", env_error([failure], "evaluate")))
+            else:
+                channel.send_bytes(player.play(broadcast, content))

@@ -12,14 +12,14 @@ from typing import Any
 import vecenv
 from vecenv.errors import WorkerDied, WorkersUnavailable
 from vecenv.protocol import WorkerConfig
+from vecenv.ray_actor import HostedActor
 from vecenv.ray_cluster import NotEnoughResources, RayConnection
 from vecenv.ray_settings import RaySettings
 from vecenv.ray_worker import SliceActor
 
 _CLOSE_SECONDS = 10.0
-_ADVICE_ON_SIZE = (
-    "use fewer workers, or set aside less for each with backend_options=dict(num_cpus=...), which may be a fraction"
-)
+#: What is asked for too much, by the name of the setting that a user knows it by.
+_ADVICE_ON_SIZE = "use fewer workers, or set aside less for each with {}, which may be a fraction"
 
 
 class WorkerRefused(WorkersUnavailable):
@@ -35,12 +35,14 @@ class Host:
 
 
 class ActorGroup:
-    """The actors of one vector env.
+    """The actors of one vector env, or others that are used like them.
 
     Args:
-        rows: indices of each actor's envs.
+        rows: indices of each actor's envs, for the errors that tell of its death.
         settings: what to ask Ray for.
         connection: this group's hold on the cluster; released by `shut_down`.
+        kind: class of the actors.
+        share: how a user says what Ray sets aside for each actor.
 
     Attributes:
         rows: see above.
@@ -48,12 +50,21 @@ class ActorGroup:
         hosts: where each actor runs.
     """
 
-    def __init__(self, rows: Sequence[Sequence[int]], settings: RaySettings, connection: RayConnection) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Sequence[int]],
+        settings: RaySettings,
+        connection: RayConnection,
+        kind: type[HostedActor] = SliceActor,
+        share: str = "backend_options=dict(num_cpus=...)",
+    ) -> None:
         self.rows = [list(own) for own in rows]
         self.deaths: dict[int, WorkerDied] = {}
         self.hosts: list[Host] = []
         self._settings = settings
         self._connection = connection
+        self._kind = kind
+        self._advice = _ADVICE_ON_SIZE.format(share)
         self._actors: list[Any] = []
         self._owner = os.getpid()
         self._closed = False
@@ -68,19 +79,28 @@ class ActorGroup:
             WorkerRefused: an actor runs another version of this package.
             WorkerDied: an actor ended.
         """
-        self._connection.check_demand(self._settings.demands(len(self.rows)), _ADVICE_ON_SIZE)
+        self._connection.check_demand(self._settings.demands(len(self.rows)), self._advice)
         self._actors = [self._new_actor() for _ in self.rows]
         deadline = time.monotonic() + self._settings.start_timeout
         asked = [actor.introduce.remote() for actor in self._actors]
-        self.hosts = [self._introduced(worker, reference, deadline) for worker, reference in enumerate(asked)]
+        self.hosts = [self.introduced(worker, reference, deadline) for worker, reference in enumerate(asked)]
 
     def _new_actor(self) -> Any:
         import ray
 
-        return ray.remote(SliceActor).options(**self._settings.actor_options()).remote()
+        return ray.remote(self._kind).options(**self._settings.actor_options()).remote()
 
-    def _introduced(self, worker: int, reference: Any, deadline: float) -> Host:
-        """Wait until an actor runs, and refuse one of another version."""
+    def introduced(self, worker: int, reference: Any, deadline: float) -> Host:
+        """Wait until an actor runs, and refuse one of another version.
+
+        Args:
+            worker: which one.
+            reference: of what its `HostedActor.introduce` gives.
+            deadline: on the monotonic clock.
+
+        Raises:
+            NotEnoughResources, WorkerRefused, WorkerDied: see `start`.
+        """
         import ray
 
         ready, _ = ray.wait([reference], timeout=max(0.0, deadline - time.monotonic()))
@@ -88,7 +108,7 @@ class ActorGroup:
             demand = ", ".join(f"{amount:g} of {name!r}" for name, amount in self._settings.demands(1).items())
             raise NotEnoughResources(
                 f"worker {worker} was not started within {self._settings.start_timeout:g} s; it waits for {demand}, "
-                f"which others hold. Free in the cluster: {self._connection.free()}. To go on: {_ADVICE_ON_SIZE}"
+                f"which others hold. Free in the cluster: {self._connection.free()}. To go on: {self._advice}"
             )
         try:
             pid, machine, version = ray.get(reference)
@@ -116,17 +136,26 @@ class ActorGroup:
             NotEnoughResources: there is no room for it in the cluster.
             WorkerDied: it ended at once.
         """
+        reference = self.start_another(worker)
+        deadline = time.monotonic() + self._settings.start_timeout
+        self.hosts[worker] = self.introduced(worker, reference, deadline)
+        return self.ask(worker, "build", config)
+
+    def start_another(self, worker: int) -> Any:
+        """Ask Ray for a new actor in the place of one that has died, without waiting for it.
+
+        Returns:
+            The reference of what its `HostedActor.introduce` gives, for `introduced`.
+        """
         self.deaths.pop(worker)
         self._kill(worker)
         self._actors[worker] = self._new_actor()
-        deadline = time.monotonic() + self._settings.start_timeout
-        self.hosts[worker] = self._introduced(worker, self.ask(worker, "introduce"), deadline)
-        return self.ask(worker, "build", config)
+        return self.ask(worker, "introduce")
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def ask(self, worker: int, method: str, *arguments: Any) -> Any:
-        """Have an actor run a method of `SliceActor`, after what it was asked before; gives the reference."""
+        """Have an actor run one of its methods, after what it was asked before; gives the reference."""
         return getattr(self._actors[worker], method).remote(*arguments)
 
     def wait(self, references: Mapping[Any, int], timeout: float | None) -> list[Any]:

@@ -6,10 +6,7 @@ there without a copy; whatever is no array is pickled beside them, and only wher
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -28,6 +25,7 @@ from vecenv.info_arena import ARENA_BYTES_PER_ENV, InfoArena
 from vecenv.infos import InfoColumns, Signature
 from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig, column_arrays
+from vecenv.ray_actor import HostedActor
 from vecenv.slice_replies import description_message, dumps_by_row, load_envs
 from vecenv.spaces import copy_arrays, map_arrays
 
@@ -94,24 +92,17 @@ def write_row_fields(arrays: BatchArrays, rows: Any, row_fields: Array) -> None:
         getattr(arrays, name)[rows] = source
 
 
-class SliceActor:
+class SliceActor(HostedActor):
     """Hosts a share of the envs; its rows are numbered from 0, messages and failures name envs of the whole."""
 
     def __init__(self) -> None:
-        with contextlib.suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        super().__init__()
         self._infos = InfoColumns()
         self._columns: list[tuple[Signature, Array, Array]] = []
         self._slot = 0
         self._loaded: dict[int, Any] = {}
 
     # -- start -------------------------------------------------------------------------------------------------------
-
-    def introduce(self) -> tuple[int, str, str]:
-        """Process id, host name and version of this package where the actor runs."""
-        import vecenv
-
-        return os.getpid(), os.uname().nodename, vecenv.__version__
 
     def build(self, config: WorkerConfig) -> bytes:
         """Build the envs and say what they are; see `description_message`."""
