@@ -47,6 +47,23 @@ class Agent:
     Attributes:
         config: settings of the run; ``config.settings`` are the hyper-parameters of ``config.algorithm``.
         path: the checkpoint, or None before training.
+
+    Examples:
+        >>> from vecenv.agents.config import PPOConfig
+        >>> from vecenv.agents.dqn_config import DQNConfig
+        >>> from vecenv.agents.es_config import ESConfig
+        >>> ppo = Agent(RunConfig("CartPole-v1", settings=PPOConfig(num_envs=4, num_steps=32, total_steps=256)))
+        >>> summary = ppo.train(run_dir="runs/ppo")
+        >>> summary["stopped_by"], summary["env_steps"] >= 256
+        ('total_steps', True)
+        >>> len(Agent.load("runs/ppo").evaluate(episodes=2).episodes)
+        2
+        >>> dqn = DQNConfig(num_envs=4, total_steps=200, learning_starts=100, minibatch_size=32)
+        >>> Agent(RunConfig("CartPole-v1", algorithm="dqn", settings=dqn)).train(run_dir="runs/dqn")["solved"]
+        False
+        >>> es = ESConfig(num_pairs=2, total_steps=100, hidden_size=8)
+        >>> Agent(RunConfig("CartPole-v1", algorithm="es", settings=es)).train(run_dir="runs/es")["solved"]
+        False
     """
 
     def __init__(self, config: RunConfig) -> None:

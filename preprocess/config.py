@@ -66,6 +66,16 @@ class AtariConfig:
             within an agent step.
         true_final_frame: an episode's last observation shows the frames played last, whatever `conventions` say: all
             of them leave out frames, or show older ones, where a game ends within an agent step.
+
+    Examples:
+        >>> AtariConfig(grayscale=False, stack_size=2).observation_shape
+        (2, 84, 84, 3)
+        >>> AtariConfig(screen_size=(84, 84), channel_order="last").observation_shape
+        (84, 84, 4)
+        >>> AtariConfig(next_life=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: next_life=True needs episodic_life=True: without it no episode ends at a lost life
     """
 
     frame_skip: int = 4

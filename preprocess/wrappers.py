@@ -35,6 +35,12 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     Raises:
         ValueError: `skip` is below 1, or frames are skipped already.
+
+    Examples:
+        >>> env = FrameSkip(gymnasium.make("CartPole-v1"), 4, max_pool=False)
+        >>> _ = env.reset(seed=0)
+        >>> env.step(0)[1]
+        4.0
     """
 
     def __init__(self, env: Env, skip: int = 4, *, max_pool: bool = True) -> None:
@@ -79,6 +85,17 @@ class GrayscaleResize(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstru
     Raises:
         ImportError: the images are enlarged, and OpenCV is not installed.
         ValueError: observations that are no uint8 images, or a size below 1.
+
+    Examples:
+        >>> class Picture(gymnasium.Env):
+        ...     observation_space = gymnasium.spaces.Box(0, 255, (210, 160, 3), np.uint8)
+        ...     action_space = gymnasium.spaces.Discrete(2)
+        ...
+        ...     def reset(self, *, seed=None, options=None):
+        ...         return np.full((210, 160, 3), 7, np.uint8), {}
+        >>> observation, infos = GrayscaleResize(Picture(), (84, 84)).reset()
+        >>> observation.shape, int(observation[0, 0])
+        ((84, 84), 7)
     """
 
     def __init__(
@@ -114,6 +131,12 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     Raises:
         ValueError: an argument out of range, or observations that are no arrays.
+
+    Examples:
+        >>> env = FrameStack(gymnasium.make("CartPole-v1"), 3, padding="zero")
+        >>> observation, infos = env.reset(seed=0)
+        >>> observation.shape, observation[:2].any().item()
+        ((3, 4), False)
     """
 
     def __init__(self, env: Env, stack_size: int = 4, *, padding: str = "repeat") -> None:

@@ -71,6 +71,16 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         MissingExtra: ale_py is not installed.
         TypeError: `config` is not an `AtariConfig`.
         ValueError: no such ROM or render mode, or a screen that the settings cannot be applied to.
+
+    Examples:
+        >>> env = AtariEnv("pong", AtariConfig(stack_size=2))
+        >>> observation, infos = env.reset(seed=0)
+        >>> observation.shape, env.get_action_meanings()[:2]
+        ((2, 84, 84), ['NOOP', 'FIRE'])
+        >>> observation, reward, terminated, truncated, infos = env.step(1)
+        >>> sorted(infos)
+        ['episode_frame_number', 'frame_number', 'lives']
+        >>> env.close()
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012

@@ -42,6 +42,15 @@ def true_next_obs(observations: Any, infos: dict[str, Any], autoreset_mode: str 
 
     Returns:
         `observations` itself where no row differs, else a copy with the final observations filled in.
+
+    Examples:
+        >>> import vecenv
+        >>> from vecenv.testing import CountEnv
+        >>> with vecenv.make_vec(CountEnv, 2, "sync", autoreset_mode="SameStep", length=1) as envs:
+        ...     _ = envs.reset(seed=0)
+        ...     observations, *_, infos = envs.step([0, 0])
+        >>> observations[0].tolist(), true_next_obs(observations, infos, "SameStep")[0].tolist()
+        ([0.0, 1.0, 0.0], [0.0, 0.0, 1.0])
     """
     mask: npt.NDArray[np.bool_] | None = infos.get("_final_obs")
     if autoreset_mode_of(autoreset_mode) is not AutoresetMode.SAME_STEP or mask is None or not mask.any():

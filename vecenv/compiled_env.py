@@ -127,6 +127,35 @@ def register_compiled_env(env_id: str, env: CompiledEnv) -> None:
     Raises:
         ValueError: the class of the parameters belongs to an env with other functions.
         TypeError: `env` is no `CompiledEnv`.
+
+    Examples:
+        A walk on a line, until its end is reached:
+
+        >>> import vecenv
+        >>> from vecenv.pcg64 import uniform
+        >>> class Line(NamedTuple):
+        ...     length: float = 10.0
+        >>> def start(state, row, generators, bounds, parameters):
+        ...     state[0, row] = uniform(generators, row, bounds[0], bounds[1])
+        >>> def advance(state, row, actions, generators, parameters):
+        ...     state[0, row] += 1.0 if actions[row] == 1 else -1.0
+        ...     return -1.0, abs(state[0, row]) >= parameters.length
+        >>> def observe(state, row, observations, parameters):
+        ...     observations[row, 0] = state[0, row]
+        >>> line = CompiledEnv(
+        ...     observation_space=spaces.Box(-20.0, 20.0, (1,)),
+        ...     action_space=spaces.Discrete(2),
+        ...     state_size=1,
+        ...     parameters=Line(),
+        ...     start=start,
+        ...     advance=advance,
+        ...     observe=observe,
+        ...     bounds=(-1.0, 1.0),
+        ... )
+        >>> register_compiled_env("docs/Line-v0", line)
+        >>> with vecenv.make_vec("docs/Line-v0", 1024, "compiled") as envs:
+        ...     envs.observation_space.shape  # the first step compiles
+        (1024, 1)
     """
     if not isinstance(env, CompiledEnv):
         raise TypeError(f"register_compiled_env({env_id!r}): expected a CompiledEnv, got {env!r}")

@@ -79,6 +79,20 @@ def check_vec_env(
     Raises:
         ContractViolation: some checks failed; the message and `failures` name each.
         UnknownSetting: a name in `only` or `skip` does not exist.
+
+    Examples:
+        >>> from vecenv import SyncVecEnv
+        >>> check_vec_env(SyncVecEnv, only=["seed_int", "close_twice"], autoreset_modes=["NextStep"])
+        ['seed_int [NextStep]', 'close_twice [NextStep]']
+
+        Gymnasium's own serial back end changes the options that it is given:
+
+        >>> from gymnasium.vector import SyncVectorEnv
+        >>> check_vec_env(SyncVectorEnv, only=["mask_leaves_the_options_alone"], autoreset_modes=["NextStep"])
+        Traceback (most recent call last):
+        ...
+        vecenv.contract.ContractViolation: 1 checks of the contract of vector envs failed:
+        ...
     """
     modes = [autoreset_mode_of(mode) for mode in autoreset_modes]
     held: list[str] = []

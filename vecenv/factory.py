@@ -93,6 +93,26 @@ def make_vec(
         UnknownSetting: an id, back end, preset or option that does not exist; the message lists what does.
         MissingExtra: an optional package is needed.
         EnvError, WorkerDied: building an env failed.
+
+    Examples:
+        An id that Gymnasium knows, in this process:
+
+        >>> envs = make_vec("CartPole-v1", 4, "sync", seed=0)
+        >>> observations, infos = envs.reset()
+        >>> observations.shape
+        (4, 4)
+        >>> observations, rewards, terminations, truncations, infos = envs.step([0, 1, 0, 1])
+        >>> rewards.tolist()
+        [1.0, 1.0, 1.0, 1.0]
+        >>> envs.close()
+
+        A class of one's own, in two worker processes, built differently:
+
+        >>> from vecenv.testing import CountEnv
+        >>> lengths = [{"length": 3}, {"length": 5}, {"length": 3}, {"length": 5}]
+        >>> with make_vec(CountEnv, 4, "subproc", num_workers=2, per_env_kwargs=lengths) as envs:
+        ...     envs.get_attr("length")
+        (3, 5, 3, 5)
     """
     num_envs = check_positive_int("num_envs", num_envs)
     if num_workers is not None:

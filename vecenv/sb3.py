@@ -123,6 +123,15 @@ def wrap(envs: VectorEnv) -> VecEnvAdapter:
 
     Raises:
         TypeError, ValueError: `envs` is no such vector env.
+
+    Examples:
+        >>> import vecenv
+        >>> from stable_baselines3.common.vec_env import VecNormalize
+        >>> made = vecenv.make_vec("CartPole-v1", 8, "sync", autoreset_mode="SameStep")
+        >>> envs = VecNormalize(wrap(made))
+        >>> envs.reset().shape
+        (8, 4)
+        >>> envs.close()
     """
     return VecEnvAdapter(envs, adds_episodes=True)
 

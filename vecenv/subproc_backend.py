@@ -56,6 +56,15 @@ class SubprocVecEnv(WorkerRows):
         ValueError: a custom space with ``shared_memory=True``.
         TypeError: a constructor that cannot be sent.
         RuntimeError: envs with different spaces.
+
+    Examples:
+        >>> from vecenv.testing import CountEnv
+        >>> with SubprocVecEnv([lambda: CountEnv(length=3)] * 4, num_workers=2) as envs:
+        ...     observations, infos = envs.reset(seed=0)
+        ...     envs.step_async([0, 0, 0, 0])
+        ...     observations, rewards, terminations, truncations, infos = envs.step_wait(timeout=60)
+        >>> rewards.tolist(), infos["time"].tolist()
+        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1])
     """
 
     def __init__(

@@ -39,6 +39,14 @@ class SyncVecEnv(SendRecvVecEnv):
     Raises:
         EnvError: a constructor raised; the envs built before it are closed.
         RuntimeError: envs with different spaces.
+
+    Examples:
+        >>> from vecenv.testing import CountEnv
+        >>> with SyncVecEnv([CountEnv, CountEnv], autoreset_mode="Disabled") as envs:
+        ...     observations, infos = envs.reset(seed=0)
+        ...     observations, *_ = envs.step([0, 1])
+        >>> observations[:, 2].tolist()
+        [1.0, 1.0]
     """
 
     def __init__(

@@ -91,5 +91,14 @@ def wrap(envs: VecEnv, wait_num: int | None = None, timeout: float | None = None
         envs: made with ``autoreset_mode="Disabled"``. Closed by the result's `close`.
         wait_num: see `VectorEnvAdapter`.
         timeout: see `VectorEnvAdapter`.
+
+    Examples:
+        >>> import vecenv
+        >>> envs = wrap(vecenv.make_vec("CartPole-v1", 3, "sync", autoreset_mode="Disabled"))
+        >>> observations, infos = envs.reset(seed=0)
+        >>> observations, rewards, terminated, truncated, infos = envs.step([0, 1], id=[0, 2])
+        >>> [info["env_id"] for info in infos]
+        [0, 2]
+        >>> envs.close()
     """
     return VectorEnvAdapter(envs, wait_num, timeout)
