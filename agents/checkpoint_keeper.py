@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vecenv import VecEnv
 from vecenv.errors import EnvError, UnknownSetting
@@ -53,11 +53,21 @@ def check_spaces(checkpoint: dict[str, Any], envs: VecEnv) -> None:
             raise CheckpointError(f"the checkpoint is for {name} {there}, but those of {env_id} are {here}")
 
 
+class Due(NamedTuple):
+    """Which checkpoints are to be written now."""
+
+    best: bool
+    last: bool
+
+
 class CheckpointKeeper:
     """Writes ``checkpoint.pt``, the last state of a run, and ``best.pt``, the one with the best mean return.
 
     The last one holds what is needed to go on bit for bit. The best one is for playing, and is written at most every
     quarter of ``checkpoint_seconds``: it leaves out the states of environments and files beside the checkpoint.
+
+    Where several ranks learn together all of them save at the same time, because each gives its part of the state;
+    those without a directory write nothing. Whether to save must then be the word of one of them.
     """
 
     def __init__(self, config: RunConfig, learner: Learner, window: EpisodeWindow) -> None:
@@ -69,52 +79,69 @@ class CheckpointKeeper:
         self.best_mean_return: float | None = None
         self.has_env_states = False
 
-    def save_when_due(self, directory: RunDirectory, seconds: float, say: Callable[[str], None]) -> None:
-        """Save what is due by the clock; a disk that is full is reported, and the files of before stay.
+    def due(self) -> Due:
+        """What is due by the clock, and has something new to hold."""
+        now = time.perf_counter()
+        return Due(
+            now - self._last_best >= self._config.checkpoint_seconds / 4 and self.is_better,
+            now - self._last_save >= self._config.checkpoint_seconds,
+        )
+
+    def save_when_due(
+        self, due: Due, directory: RunDirectory | None, seconds: float, say: Callable[[str], None]
+    ) -> None:
+        """Save what is due; a disk that is full is reported, and the files of before stay.
 
         Args:
-            directory: of the run.
+            due: what :meth:`due` said, on whichever rank decides.
+            directory: of the run, None on a rank that writes nothing.
             seconds: how long the run has taken so far.
             say: prints one line.
         """
-        now = time.perf_counter()
-        try:
-            if now - self._last_best >= self._config.checkpoint_seconds / 4:
-                self.save_best(directory, seconds)
-            if now - self._last_save >= self._config.checkpoint_seconds:
-                self.save_last(directory, seconds)
-        except OSError as error:
-            self._last_save = self._last_best = now
-            say(f"no checkpoint written ({error}); the one before stays, and the run goes on")
+        for is_due, save in ((due.best, self.save_best), (due.last, self.save_last)):
+            try:
+                if is_due:
+                    save(directory, seconds)
+            except OSError as error:
+                self._last_save = self._last_best = time.perf_counter()
+                say(f"no checkpoint written ({error}); the one before stays, and the run goes on")
 
-    def save_last(self, directory: RunDirectory, seconds: float) -> None:
+    @property
+    def is_better(self) -> bool:
+        """Whether a full window of episodes has a better mean return than ever before."""
+        mean_return = self._window.mean_return
+        if mean_return is None or not self._window.is_full:
+            return False
+        return self.best_mean_return is None or mean_return > self.best_mean_return
+
+    def save_last(self, directory: RunDirectory | None, seconds: float) -> None:
         """Write ``checkpoint.pt``.
 
         Raises:
             OSError: it could not be written; the old file stays.
         """
-        if isinstance(self._learner, KeepsFiles):
+        if directory is not None and isinstance(self._learner, KeepsFiles):
             self._learner.save_files(directory.path)
         packed, reason = self._pack_env_states()
         content = {**self._content(seconds), "env_states": packed, "without_env_states": reason, "has_files": True}
+        if directory is None:
+            return
         save_checkpoint(directory.checkpoint, content)
         if isinstance(self._learner, KeepsFiles):
             self._learner.remove_old_files(directory.path)
         self._last_save = time.perf_counter()
 
-    def save_best(self, directory: RunDirectory, seconds: float) -> None:
-        """Write ``best.pt`` where a full window of episodes has a better mean return than ever before.
+    def save_best(self, directory: RunDirectory | None, seconds: float) -> None:
+        """Write ``best.pt``, where :attr:`is_better`.
 
         Raises:
             OSError: it could not be written; the old file stays.
         """
         mean_return = self._window.mean_return
-        if mean_return is None or not self._window.is_full:
-            return
-        if self.best_mean_return is not None and not mean_return > self.best_mean_return:
-            return
         reason = "the best checkpoint does not hold the states of its environments"
         content = {**self._content(seconds), "env_states": None, "without_env_states": reason, "has_files": False}
+        if directory is None:
+            return
         save_checkpoint(directory.best, {**content, "best_mean_return": mean_return})
         self.best_mean_return = mean_return
         self._last_best = time.perf_counter()

@@ -55,6 +55,8 @@ class RolloutCollector:
         self.rollout = self._rollouts[0]
         self._observations: NDArray[Any] | None = None
         self.is_filler = np.zeros(envs.num_envs, np.bool_)
+        self.episode_rows: list[int] = []
+        """Row t in which each of the episodes ended that :meth:`collect` returned last."""
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes in all environments."""
@@ -79,6 +81,7 @@ class RolloutCollector:
         rollout, same_step = self.rollout, self.autoreset_mode is AutoresetMode.SAME_STEP
         rollout.start = self.envs.slot
         episodes: list[Episode] = []
+        self.episode_rows = []
         final_values: list[tuple[int, NDArray[np.int64], NDArray[np.float32]]] = []
         for t in range(rollout.num_steps):
             if stop_requested():
@@ -95,6 +98,7 @@ class RolloutCollector:
             else:
                 np.logical_or(terminations, truncations, out=self.is_filler)
             episodes.extend(finished_episodes(infos))
+            self.episode_rows.extend([t] * (len(episodes) - len(self.episode_rows)))
         rollout.next_values[:-1] = rollout.values[1:]
         rollout.next_values[-1] = self.policy.values(self._observations)
         for t, envs, values in final_values:

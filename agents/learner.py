@@ -152,6 +152,8 @@ class Algorithm:
         env_settings: hyper-parameters -> keywords for `make_vec` (slots, copy, statistics, autoreset_mode, ...).
         evaluation_policy: builds a policy from a learner's state.
         run_defaults: fields of `RunConfig` that default to another value for this algorithm.
+        is_data_parallel: several ranks can learn together; the learner then takes ``world``, see
+            :class:`~vecenv.agents.distributed.World`.
     """
 
     title: str
@@ -161,3 +163,4 @@ class Algorithm:
     env_settings: Callable[[Any], dict[str, Any]]
     evaluation_policy: EvaluationPolicy
     run_defaults: Mapping[str, Any] = field(default_factory=dict)
+    is_data_parallel: bool = False

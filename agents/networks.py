@@ -7,7 +7,7 @@ trunk computes in: two logits that differ by less than bfloat16 can tell apart w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .actions import EnvActions
 from .config import PPOConfig
 from .distributions import DISTRIBUTIONS, Distribution
-from .normalisation import ObservationNormaliser
+from .normalisation import Moments, ObservationNormaliser, as_they_are
 
 
 def initialise_orthogonal(layer: nn.Module, gain: float = math.sqrt(2.0)) -> nn.Module:
@@ -96,9 +96,16 @@ class CNNTrunk(nn.Module):
         features: Tensor = self.layers(images)
         return features
 
-    def set_mean_image(self, observations: Tensor) -> None:
-        """Subtract the mean of ``observations`` [B, C, H, W] uint8, rounded to whole numbers, from now on."""
-        self.mean_image.copy_(observations.float().mean(dim=0).round_())
+    def set_mean_image(self, observations: Tensor, merge: Callable[[Moments], Moments] = as_they_are) -> None:
+        """Subtract the mean of ``observations`` [B, C, H, W] uint8, rounded to whole numbers, from now on.
+
+        Args:
+            observations: of this process.
+            merge: adds the moments of other processes' observations to those of these.
+        """
+        mean = observations.float().mean(dim=0) if len(observations) else torch.zeros_like(self.mean_image)
+        _, mean, _ = merge((len(observations), mean, torch.zeros_like(mean)))  # the variance is not wanted
+        self.mean_image.copy_(mean.round_())
 
 
 Trunk = MLPTrunk | CNNTrunk

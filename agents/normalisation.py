@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,13 @@ EPSILON = 1e-8
 """Added to variances."""
 
 
+Moments = tuple[float, Any, Any]
+"""Count, mean and population variance of a sample."""
+
+
 def merge_moments(
     count: float, mean: Any, variance: Any, other_count: float, other_mean: Any, other_variance: Any
-) -> tuple[float, Any, Any]:
+) -> Moments:
     """Count, mean and population variance of two samples taken together (Chan, Golub and LeVeque, 1979)."""
     total = count + other_count
     if total == 0:
@@ -27,6 +31,11 @@ def merge_moments(
     share = other_count / total
     merged = (1 - share) * variance + share * other_variance + share * (1 - share) * delta**2
     return total, mean + share * delta, merged
+
+
+def as_they_are(moments: Moments) -> Moments:
+    """The moments themselves: nobody else has samples to merge with them."""
+    return moments
 
 
 class ObservationNormaliser(nn.Module):
@@ -56,13 +65,21 @@ class ObservationNormaliser(nn.Module):
         """Normalised observations, float32 of the same shape [B, ...]."""
         return ((observations.to(torch.float32) - self.shift) * self.scale).clamp(-LIMIT, LIMIT)
 
-    def update(self, observations: Tensor) -> None:
-        """Take ``observations`` [B, ...] into the statistics."""
-        if len(observations) == 0:
-            return
+    def update(self, observations: Tensor, merge: Callable[[Moments], Moments] = as_they_are) -> None:
+        """Take ``observations`` [B, ...] into the statistics.
+
+        Args:
+            observations: of this process.
+            merge: adds the moments of others' observations to those of these.
+        """
         batch = observations.to(self.mean.device, torch.float64)
-        moments = batch.mean(dim=0), batch.var(dim=0, correction=0)
-        count, mean, variance = merge_moments(float(self.count), self.mean, self.variance, len(batch), *moments)
+        moments: Moments = (0, torch.zeros_like(self.mean), torch.zeros_like(self.mean))
+        if len(batch):
+            moments = len(batch), batch.mean(dim=0), batch.var(dim=0, correction=0)
+        new_count, *new = merge(moments)
+        if new_count == 0:
+            return
+        count, mean, variance = merge_moments(float(self.count), self.mean, self.variance, new_count, *new)
         self.count.fill_(count)
         self.mean.copy_(mean)
         self.variance.copy_(variance)
@@ -87,13 +104,20 @@ class RewardNormaliser:
         """What rewards are multiplied by."""
         return float(1.0 / np.sqrt(self._variance + EPSILON))
 
-    def normalise(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], valid: NDArray[np.bool_]) -> None:
+    def normalise(
+        self,
+        rewards: NDArray[np.float32],
+        ended: NDArray[np.bool_],
+        valid: NDArray[np.bool_],
+        merge: Callable[[Moments], Moments] = as_they_are,
+    ) -> None:
         """Take a rollout into the statistics, then scale its rewards in place.
 
         Args:
             rewards: [T, N] float32, the environment's own; changed.
             ended: [T, N] bool, an episode ended with this step.
             valid: [T, N] bool, False on filler rows, which do not count.
+            merge: adds the moments of other processes' returns to those of these environments.
         """
         returns = np.empty(rewards.shape)
         for t, reward in enumerate(rewards):
@@ -101,11 +125,8 @@ class RewardNormaliser:
             returns[t] = self._returns
             self._returns[ended[t]] = 0.0
         counted = returns[valid]
-        if len(counted):
-            moments = merge_moments(
-                self._count, self._mean, self._variance, len(counted), float(counted.mean()), float(counted.var())
-            )
-            self._count, self._mean, self._variance = moments
+        moments = merge((len(counted), float(counted.mean()), float(counted.var())) if len(counted) else (0, 0.0, 0.0))
+        self._count, self._mean, self._variance = merge_moments(self._count, self._mean, self._variance, *moments)
         np.clip(rewards * self.scale, -LIMIT, LIMIT, out=rewards)
 
     def state_dict(self) -> dict[str, Any]:

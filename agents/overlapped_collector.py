@@ -47,6 +47,8 @@ class OverlappedCollector:
         self._storage: NDArray[Any] = np.zeros((num_steps + 1, *ring.shape[1:]), ring.dtype)
         self.rollout = RolloutBuffer(self._storage, num_steps, self._to_env.stored_shape, self._to_env.stored_dtype)
         self.is_filler = np.zeros(envs.num_envs, np.bool_)
+        self.episode_rows: list[int] = []
+        """Row t in which each of the episodes ended that :meth:`collect` returned last."""
         self._is_reset = False
 
     def reset(self, seed: int | None = None) -> None:
@@ -72,6 +74,7 @@ class OverlappedCollector:
         rollout, (first, second) = self.rollout, self._halves
         self._storage[0] = self._storage[-1]
         episodes: list[Episode] = []
+        self.episode_rows = []
         first_actions = self._act(0, first)
         for t in range(rollout.num_steps):
             if stop_requested():
@@ -84,6 +87,7 @@ class OverlappedCollector:
             if t + 1 < rollout.num_steps:
                 first_actions = self._act(t + 1, first)
             episodes += self._receive(t)
+            self.episode_rows.extend([t] * (len(episodes) - len(self.episode_rows)))
         rollout.next_values[:-1] = rollout.values[1:]
         rollout.next_values[-1] = self.policy.values(self._storage[-1])
         return episodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .gae import compute_gae
+from .normalisation import Moments, as_they_are
 
 
 class Minibatch(NamedTuple):
@@ -97,11 +99,20 @@ class RolloutBuffer:
 class TrainingBatch:
     """One rollout made ready for gradient steps: advantages normalised over all its trained rows."""
 
-    def __init__(self, rollout: RolloutBuffer, device: torch.device) -> None:
-        """Read ``rollout``, whose advantages are computed; it must not be refilled while this batch is in use."""
+    def __init__(
+        self, rollout: RolloutBuffer, device: torch.device, merge: Callable[[Moments], Moments] = as_they_are
+    ) -> None:
+        """Read ``rollout``, whose advantages are computed; it must not be refilled while this batch is in use.
+
+        Args:
+            rollout: of this process.
+            device: where minibatches lie.
+            merge: adds the moments of other processes' advantages to those of these.
+        """
         rows = rollout.trained_rows()
         advantages = rollout.advantages.reshape(-1)[rows]
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        _, mean, variance = merge((len(rows), advantages.mean(), advantages.var()))
+        advantages = (advantages - mean) / (np.sqrt(variance) + 1e-8)
         self.num_rows = len(rows)
         self._device = device
         self._observations = rollout.observations.flatten(0, 1)

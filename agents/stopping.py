@@ -86,30 +86,32 @@ class StopRule:
 class InterruptFlag:
     """Turns the first Ctrl-C into a request to stop at the next safe point; the second one interrupts as usual.
 
-    Outside the main thread, where Python allows no signal handlers, it does nothing.
+    ``torchrun`` passes on what it gets, and ends the ranks that are left by SIGTERM: with ``also_sigterm`` that is a
+    request to stop too. Outside the main thread, where Python allows no signal handlers, it does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, also_sigterm: bool = False) -> None:
         """Nothing is asked for yet."""
         self.is_set = False
-        self._previous: Any = None
+        self._signals = (signal.SIGINT, signal.SIGTERM) if also_sigterm else (signal.SIGINT,)
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> InterruptFlag:
-        """Take over SIGINT."""
+        """Take over the signals."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._on_interrupt)
+            self._previous = {number: signal.signal(number, self._on_interrupt) for number in self._signals}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give SIGINT back."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None
+        """Give the signals back."""
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+        self._previous = {}
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.is_set:
+        if self.is_set and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.is_set = True
 

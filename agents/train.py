@@ -13,10 +13,12 @@ from vecenv.errors import UnknownSetting, VecEnvError
 
 from .algorithms import ALGORITHMS, find_algorithm
 from .config import RunConfig
-from .display import ProgressDisplay
+from .display import ProgressDisplay, quiet_console
+from .distributed import Place, RankLost, World, connect, find_place
+from .learner import Algorithm
 from .run_directory import RunDirectory
 from .train_arguments import TrainArguments, read_arguments
-from .training_run import Resume, TrainingRun
+from .training_run import Resume, TrainingRun, choose_device
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -27,7 +29,8 @@ USAGE = f"usage: vecenv train {{{','.join(ALGORITHMS)}}} --env ID [--help]"
 def main(argv: Sequence[str] | None = None) -> int:
     """Train; returns the exit code.
 
-    0: the run ended by its own rules. 1: the loss was no longer finite, or the disk is full. 130: Ctrl-C.
+    0: the run ended by its own rules. 1: the loss was no longer finite, the disk is full, or another rank is gone.
+    130: Ctrl-C.
 
     Raises:
         UnknownSetting: one line about an algorithm, environment or setting that does not exist or does not fit.
@@ -38,27 +41,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE)
         return EXIT_OK if words else 2
     name, words = words[0], words[1:]
-    find_algorithm(name)
+    place = find_place()
+    _check_is_data_parallel(find_algorithm(name), place)
     arguments, checkpoint = read_arguments(name, words)
     config = arguments.run_config()
     folder = _folder(arguments)
     resume = None
     resumed = None if arguments.resume is None else _folder_of(arguments.resume)
-    if folder is not None:
+    if folder is not None and place.rank == 0:
         RunDirectory.check_is_free(folder, resumed, f"go on with --resume {folder}")
     if checkpoint is not None and resumed is not None:
         resume = Resume(checkpoint, resumed, arguments.fresh_envs)
-    with _build(config, resume) as run:
-        directory = RunDirectory.create(config.env, name) if folder is None else RunDirectory(folder)
-        display = ProgressDisplay(config.settings.total_steps, config.solve_at)
-        return _train(run, directory, display)
+    device = choose_device(config.device, place.local_rank if place.size > 1 else None)
+    try:
+        with connect(place, device) as world, _build(config, resume, world) as run:
+            if not world.is_first:
+                return _train_along(run)
+            directory = RunDirectory.create(config.env, name) if folder is None else RunDirectory(folder)
+            return _train(run, directory, ProgressDisplay(config.settings.total_steps, config.solve_at))
+    except RankLost as error:
+        return _fail(str(error))
+
+
+def _check_is_data_parallel(algorithm: Algorithm, place: Place) -> None:
+    if place.size > 1 and not algorithm.is_data_parallel:
+        raise UnknownSetting(
+            f"{algorithm.title} does not learn in the {place.size} ranks of torchrun, only PPO does: start it without "
+            "(ES: --engine processes or ray; DQN: --num-actors)"
+        )
+
+
+def _train_along(run: TrainingRun) -> int:
+    """Train on a rank that is not the first: it writes nothing and says nothing; returns the exit code."""
+    try:
+        summary = run.train(None, ProgressDisplay(run.config.settings.total_steps, None, quiet_console()))
+    except FloatingPointError:
+        return EXIT_FAILED  # rank 0 says it
+    return _exit_code(summary)
 
 
 def _train(run: TrainingRun, directory: RunDirectory, display: ProgressDisplay) -> int:
     """Train and say what became of it; returns the exit code."""
-    config = run.config
+    config, size = run.config, run.world.size
+    ranks = "" if size == 1 else f" on each of {size} ranks, minibatches of {config.settings.minibatch_size} for all"
     display.say(
-        f"{run.algorithm.title} on {config.env}, {config.settings.num_envs} environments side by side; "
+        f"{run.algorithm.title} on {config.env}, {config.settings.num_envs} environments side by side{ranks}; "
         f"files in {directory.path}"
     )
     if run.is_resumed:
@@ -76,6 +103,10 @@ def _train(run: TrainingRun, directory: RunDirectory, display: ProgressDisplay) 
     except OSError as error:
         return _fail(f"{directory.path} could not be written ({error}); the files from before stay")
     display.say(_closing_line(summary, directory))
+    return _exit_code(summary)
+
+
+def _exit_code(summary: dict[str, Any]) -> int:
     return EXIT_INTERRUPTED if summary["stopped_by"] == "interrupted" else EXIT_OK
 
 
@@ -84,10 +115,10 @@ def _fail(sentence: str) -> int:
     return EXIT_FAILED
 
 
-def _build(config: RunConfig, resume: Resume | None) -> TrainingRun:
+def _build(config: RunConfig, resume: Resume | None, world: World) -> TrainingRun:
     """Build the run; whatever does not fit is one line."""
     try:
-        return TrainingRun(config, resume)
+        return TrainingRun(config, resume, world=world)
     except VecEnvError:
         raise  # an environment that failed is no wrong setting, also where its error is a ValueError at once
     except (ValueError, NotImplementedError, gymnasium.error.Error) as error:

@@ -21,6 +21,7 @@ from .checkpoint_keeper import CheckpointKeeper
 from .config import RunConfig
 from .curve import draw_curve
 from .display import ProgressDisplay, ProgressFigures
+from .distributed import ALONE, World
 from .health import take_health
 from .learner import CollectionInterrupted, UpdateReport
 from .metrics import MetricsWriter
@@ -49,7 +50,9 @@ class Resume:
 class TrainingRun:
     """One run of an algorithm: build it, call :meth:`train` once, close it (or use it as a context manager)."""
 
-    def __init__(self, config: RunConfig, resume: Resume | None = None, envs: VecEnv | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, resume: Resume | None = None, envs: VecEnv | None = None, world: World = ALONE
+    ) -> None:
         """Build environments and learner; the clock of the run starts here.
 
         Args:
@@ -57,6 +60,7 @@ class TrainingRun:
             resume: where to go on.
             envs: an own vector env in place of the one that ``config`` describes, made with the keywords that the
                 algorithm's ``env_settings`` gives; stays the caller's to close.
+            world: the ranks that run together; all of them build, train and close at the same time.
 
         Raises:
             UnknownSetting: for a setting that does not exist or does not fit, a checkpoint included.
@@ -65,15 +69,17 @@ class TrainingRun:
         self._started = time.perf_counter()
         self.config = config
         self.algorithm = find_algorithm(config.algorithm)
-        self.device = choose_device(config.device)
+        self.device = choose_device(config.device, world.local_rank if world.size > 1 else None)
+        self.world = world
         self._at_close = contextlib.ExitStack()
         try:
             self.envs = self._make_envs() if envs is None else envs
             # Torch's threads would take the workers' cores while acting; gradient steps have threads of their own.
             self._at_close.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(1)
+            options = {"world": world} if world.size > 1 else {}
             self.learner = self.algorithm.learner(
-                self.envs, config.settings, seed=config.seed, device=self.device, precision=config.precision
+                self.envs, config.settings, seed=config.seed, device=self.device, precision=config.precision, **options
             )
             self._at_close.callback(self.learner.close)
             self.window = EpisodeWindow()
@@ -119,8 +125,12 @@ class TrainingRun:
         """Wall-clock seconds of this run since it was built, those before a resume included."""
         return self._seconds_before + time.perf_counter() - self._started
 
-    def train(self, directory: RunDirectory, display: ProgressDisplay) -> dict[str, Any]:
+    def train(self, directory: RunDirectory | None, display: ProgressDisplay) -> dict[str, Any]:
         """Train until the target, a limit or Ctrl-C; write everything into ``directory``.
+
+        Args:
+            directory: of the run; None on every rank but the first, which alone writes.
+            display: shows progress.
 
         Returns:
             The summary, as ``summary.json`` holds it.
@@ -131,27 +141,43 @@ class TrainingRun:
             OSError: when the last files cannot be written; those from before stay.
             VecEnvError: when an environment or a worker fails.
         """
-        directory.write_json(directory.config, dataclasses.asdict(self.config))
-        last_env_steps = self.learner.env_steps if self.is_resumed else None
-        with InterruptFlag() as interrupt, MetricsWriter(directory.metrics, last_env_steps) as metrics, display:
+        with contextlib.ExitStack() as stack:
+            interrupt = stack.enter_context(InterruptFlag(also_sigterm=self.world.size > 1))
+            metrics = None if directory is None else stack.enter_context(self._open_files(directory))
+            stack.enter_context(display)
             try:
                 reason = self._learn(directory, metrics, display, interrupt)
             except FloatingPointError as error:
-                directory.write_json(directory.summary, {**self._summary("not_finite"), "error": str(error)})
+                if directory is not None:
+                    directory.write_json(directory.summary, {**self._summary("not_finite"), "error": str(error)})
                 raise
             self.keeper.save_last(directory, self.seconds)
-            self.keeper.save_best(directory, self.seconds)
+            if self.world.from_first(self.keeper.is_better):
+                self.keeper.save_best(directory, self.seconds)
             summary = self._summary(reason)
-            directory.write_json(directory.summary, summary)
+            if directory is not None:
+                directory.write_json(directory.summary, summary)
+                title = f"{self.algorithm.title} on {self.config.env}"
+                draw_curve(directory.metrics, directory.curve, title, self.config.solve_at)
             display.update(self._figures(), is_last=True)
-        title = f"{self.algorithm.title} on {self.config.env}"
-        draw_curve(directory.metrics, directory.curve, title, self.config.solve_at)
+            self.world.from_first(None)  # torchrun may end the others when one has left: rank 0's files come first
         return summary
 
+    def _open_files(self, directory: RunDirectory) -> MetricsWriter:
+        directory.write_json(directory.config, dataclasses.asdict(self.config))
+        return MetricsWriter(directory.metrics, self.learner.env_steps if self.is_resumed else None)
+
     def _learn(
-        self, directory: RunDirectory, metrics: MetricsWriter, display: ProgressDisplay, interrupt: InterruptFlag
+        self,
+        directory: RunDirectory | None,
+        metrics: MetricsWriter | None,
+        display: ProgressDisplay,
+        interrupt: InterruptFlag,
     ) -> StopReason:
-        """The loop: one report of the learner after the other, until there is a reason to stop."""
+        """The loop: one report of the learner after the other, until there is a reason to stop.
+
+        What depends on a clock is rank 0's word, so that all ranks stop and save in the same update.
+        """
         config = self.config
         limit = None if config.max_seconds is None else self._seconds_before + config.max_seconds
         rule = StopRule(config.settings.total_steps, config.solve_at, limit, config.stop_at_steps)
@@ -162,21 +188,23 @@ class TrainingRun:
         if not self.is_resumed:
             self.window.add(self.learner.prepare())
         last_health = time.perf_counter()
-        while True:
-            reason = rule.reason(self.window, self.learner.env_steps, self.seconds)
-            if reason is not None:
-                return reason
+        reason = self.world.from_first(rule.reason(self.window, self.learner.env_steps, self.seconds))
+        while reason is None:
             try:
                 report = self.learner.train_once(lambda: interrupt.is_set)
             except CollectionInterrupted:
                 return "interrupted"
             self.window.add(report.episodes)
-            metrics.write(self._row(report))
+            if metrics is not None:
+                metrics.write(self._row(report))
             display.update(self._figures())
             if time.perf_counter() - last_health >= SECONDS_BETWEEN_HEALTH:
                 last_health = time.perf_counter()
                 display.show_health(take_health(self.envs, self.device))
-            self.keeper.save_when_due(directory, self.seconds, display.say)
+            reason = rule.reason(self.window, self.learner.env_steps, self.seconds)
+            reason, due = self.world.from_first((reason, self.keeper.due()))
+            self.keeper.save_when_due(due, directory, self.seconds, display.say)
+        return reason
 
     def _row(self, report: UpdateReport) -> dict[str, float | int | None]:
         """One row of ``metrics.csv``."""
@@ -204,6 +232,7 @@ class TrainingRun:
         return {
             "solved": reason == "solved",
             "stopped_by": reason,
+            "world_size": self.world.size,
             "seconds": round(figures.seconds, 3),
             "env_steps": figures.env_steps,
             "episodes": figures.episodes,
@@ -216,14 +245,20 @@ class TrainingRun:
         }
 
 
-def choose_device(name: str) -> str:
+def choose_device(name: str, local_rank: int | None = None) -> str:
     """``auto`` takes CUDA where there is one.
+
+    Args:
+        name: what was asked for.
+        local_rank: number of this process on its machine where several learn together: each takes a GPU of its own.
 
     Raises:
         UnknownSetting: for a device that torch does not know or does not have.
     """
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if local_rank is None:
+            return name
     try:
         kind = torch.device(name).type
     except RuntimeError as error:
@@ -232,7 +267,16 @@ def choose_device(name: str) -> str:
         raise UnknownSetting(f"device {name!r} is not supported; use auto, cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UnknownSetting(f"device {name!r} was asked for, but torch finds no CUDA device here")
-    return name
+    if local_rank is None or kind == "cpu":
+        return name
+    if name != "cuda":
+        raise UnknownSetting(f"device {name!r} would be that of every rank; with cuda each takes a GPU of its own")
+    if local_rank >= torch.cuda.device_count():
+        raise UnknownSetting(
+            f"local rank {local_rank} has no GPU of its own: torch finds {torch.cuda.device_count()} here; start fewer "
+            "ranks, or use --device cpu"
+        )
+    return f"cuda:{local_rank}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,0 +1,233 @@
+"""Processes that learn together: who they are, by the environment that ``torchrun`` sets, and what they exchange.
+
+With one process nothing here touches ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from vecenv.errors import UnknownSetting
+
+from .normalisation import Moments, merge_moments
+
+Value = TypeVar("Value")
+
+TIMEOUT_SECONDS = 300.0
+"""Longest wait for another rank, to begin with and in each exchange; ``torchrun`` itself notices an end at once."""
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What ``torchrun`` sets for each of its processes."""
+
+
+class RankLost(RuntimeError):
+    """Another rank has ended, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands among those that learn together.
+
+    Attributes:
+        rank: number of this process, 0 to ``size - 1``.
+        size: how many there are.
+        local_rank: number of this process on its machine; decides its GPU.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+
+def find_place(environ: Mapping[str, str] | None = None) -> Place:
+    """The place that ``torchrun`` gave to this process; the only one, where nothing says otherwise.
+
+    Args:
+        environ: variables; None: those of this process.
+
+    Raises:
+        UnknownSetting: only some of the variables are set, or they do not fit together.
+    """
+    environ = os.environ if environ is None else environ
+    if not any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
+        return Place()
+    missing = [name for name in VARIABLES if not environ.get(name)]
+    if missing:
+        present = ", ".join(name for name in VARIABLES if environ.get(name))
+        raise UnknownSetting(
+            f"the environment sets {present or 'empty variables'} but not {', '.join(missing)}: torchrun sets all of "
+            "them, and one process alone needs none"
+        )
+    numbers = {name: environ[name] for name in VARIABLES if name != "MASTER_ADDR"}
+    wrong = [f"{name}={text}" for name, text in numbers.items() if not text.isdecimal()]
+    if wrong:
+        raise UnknownSetting(f"{', '.join(wrong)} in the environment must be a whole number of at least 0")
+    rank, size, local_rank, port = (int(text) for text in numbers.values())
+    if not (rank < size and local_rank <= rank and 0 < port < 2**16):
+        described = ", ".join(f"{name}={text}" for name, text in numbers.items())
+        raise UnknownSetting(f"{described} in the environment do not fit together: a rank must be below WORLD_SIZE")
+    return Place(rank, size, local_rank)
+
+
+class World:
+    """The ranks of a run, seen from one of them.
+
+    Every method is an exchange: all ranks call it, in the same order, and it returns when they have. With one rank it
+    returns at once. Values travel as pickles between processes of the same user's run; tensors as they are.
+    """
+
+    def __init__(
+        self,
+        place: Place = Place(),
+        timeout: timedelta = timedelta(seconds=TIMEOUT_SECONDS),
+        group: distributed.ProcessGroup | None = None,
+    ) -> None:
+        """The ranks that :func:`connect` brought together; by default one rank alone.
+
+        Args:
+            place: of this process.
+            timeout: longest wait for another rank.
+            group: a line of its own; None: the one that all exchanges use.
+        """
+        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
+        self._place, self._timeout, self._group = place, timeout, group
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that writes files and prints."""
+        return self.rank == 0
+
+    def rows(self, num_rows: int) -> slice:
+        """This rank's among the rows of all ranks, each of which has ``num_rows``."""
+        return slice(self.rank * num_rows, (self.rank + 1) * num_rows)
+
+    def with_own_line(self) -> World:
+        """The same ranks with a line of their own, so that another thread can exchange at the same time."""
+        if self.size == 1:
+            return self
+        with self._exchange():
+            return World(self._place, self._timeout, distributed.new_group(timeout=self._timeout))
+
+    def gather(self, value: Value) -> list[Value]:
+        """What every rank gave, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with self._exchange():
+            distributed.all_gather_object(values, value, group=self._group)
+        return values
+
+    def from_first(self, value: Value) -> Value:
+        """What rank 0 gave."""
+        if self.size == 1:
+            return value
+        values: list[Any] = [value if self.is_first else None]
+        with self._exchange():
+            distributed.broadcast_object_list(values, src=0, group=self._group)
+        first: Value = values[0]
+        return first
+
+    def merge(self, moments: Moments) -> Moments:
+        """Count, mean and population variance of the samples of all ranks together; the same bits on each of them."""
+        if self.size == 1:
+            return moments
+        count, mean, variance = moments
+        if isinstance(mean, Tensor):  # a pickle of a tensor on a GPU would come out on the sender's
+            count, mean, variance = self._merge((count, mean.cpu(), variance.cpu()))
+            return count, mean.to(moments[1].device), variance.to(moments[1].device)
+        return self._merge(moments)
+
+    def _merge(self, moments: Moments) -> Moments:
+        return functools.reduce(lambda one, other: merge_moments(*one, *other), self.gather(moments))
+
+    def add_up(self, tensor: Tensor) -> None:
+        """Put the sum over all ranks into ``tensor``, in place; the same bits on each of them."""
+        if self.size > 1:
+            with self._exchange():
+                distributed.all_reduce(tensor, group=self._group)
+
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Put rank 0's numbers into ``tensors``, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                with self._exchange():
+                    distributed.broadcast(tensor, src=0, group=self._group)
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise RankLost(
+                f"rank {self.rank} of {self.size} lost another rank, whose own error says why ({reason})"
+            ) from error
+
+
+ALONE = World()
+"""One process that learns by itself."""
+
+
+@contextlib.contextmanager
+def connect(place: Place, device: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[World]:
+    """The ranks of this run, connected to each other until the block ends.
+
+    Args:
+        place: of this process.
+        device: torch device of this rank: on CUDA tensors travel by NCCL, everything else by gloo.
+        timeout_seconds: longest wait for another rank.
+
+    Raises:
+        RankLost: the other ranks did not come in time.
+    """
+    if place.size == 1:
+        yield ALONE
+        return
+    is_cuda = torch.device(device).type == "cuda"
+    if is_cuda:
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=timeout_seconds)
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timeout,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RankLost(f"rank {place.rank} of {place.size} did not meet the others at {address} ({reason})") from error
+    try:
+        yield World(place, timeout)
+    finally:
+        distributed.destroy_process_group()
+
+
+class OwnRows:
+    """An action head that draws for the environments of all ranks and keeps its own.
+
+    All ranks have the same generator, so each environment gets the random numbers that it would get in one process
+    with all of them. Drawing costs next to nothing beside the network, which only ever sees this rank's rows.
+    """
+
+    def __init__(self, head: Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]], world: World) -> None:
+        """Draw by ``head``; every rank acts for as many environments."""
+        self._head = head
+        self._world = world
+
+    def __call__(self, outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Actions [B, ...] and log-probabilities [B] for this rank's ``outputs`` [B, ...]."""
+        own = self._world.rows(len(outputs))
+        of_all = outputs.new_zeros((self._world.size * len(outputs), *outputs.shape[1:]))
+        of_all[own] = outputs
+        actions, log_probs = self._head(of_all, generator)
+        return actions[own], log_probs[own]
