@@ -47,6 +47,7 @@ def run_command(words: Sequence[str], log: Path) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},  # the file can be followed while it grows
                 pass_fds=(lifeline,),
                 start_new_session=True,
             )
