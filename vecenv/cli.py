@@ -54,6 +54,7 @@ BENCHMARKS = {
     "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
     "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
     "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
+    "engines": Command("vecenv.benchmarks.engines", "what our adapters cost beside the engines used bare", "bench"),
     "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
     "adapters": Command("vecenv.benchmarks.adapters", "SB3 and Tianshou on their vector envs and on ours", "bench"),
     "document": Command("vecenv.benchmarks.document", "all figures measured, on one page with the targets", "bench"),
