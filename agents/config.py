@@ -32,13 +32,13 @@ class PPOConfig:
     learning_rate: float = 2e-3
     """Adam's step size at the start."""
     final_learning_rate: float = 0.0
-    """Adam's step size at ``total_steps``; in between it falls linearly with the env steps."""
+    """Adam's step size at total_steps; in between it falls linearly with the env steps."""
     lr_schedule: LrSchedule = "linear"
-    """``linear`` falls with the env steps; ``kl`` starts at ``learning_rate`` and follows ``kl_target``."""
+    """linear falls with the env steps; kl starts at learning_rate and follows kl_target."""
     lr_scaling: LrScaling = "none"
-    """Learning rates are multiplied by: ``none`` 1, ``linear`` num_envs, ``document`` num_envs x 0.8."""
+    """Learning rates are multiplied by: none 1, linear num_envs, document num_envs x 0.8."""
     kl_target: float = 0.01
-    """KL divergence per update that ``lr_schedule=kl`` aims at."""
+    """KL divergence per update that lr_schedule=kl aims at."""
     kl_limit: float | None = None
     """An update stops before the first minibatch whose KL divergence from the acting policy is above this."""
     gamma: float = 0.99
@@ -48,19 +48,19 @@ class PPOConfig:
     clip_range: float = 0.2
     """How far the probability ratio may move before its gradient stops."""
     final_clip_range: float | None = None
-    """Clip range at ``total_steps``, reached linearly; None keeps it."""
+    """Clip range at total_steps, reached linearly; None keeps it."""
     value_coefficient: float = 0.5
     """Weight of the value loss."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus."""
     final_entropy_coefficient: float | None = None
-    """Entropy weight at ``total_steps``, reached linearly; None keeps it."""
+    """Entropy weight at total_steps, reached linearly; None keeps it."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to at most this norm."""
     network: NetworkName = "mlp"
-    """``mlp`` for vectors; ``small-cnn`` or ``nature-cnn`` for images [C, H, W]."""
+    """mlp for vectors; small-cnn or nature-cnn for images [C, H, W]."""
     hidden_size: int = 64
-    """Width of the two hidden layers of ``mlp``."""
+    """Width of the two hidden layers of mlp."""
     subtract_mean_image: bool = True
     """Image networks see the difference from the mean image of the first rollout."""
     normalise_observations: bool = False
@@ -150,7 +150,7 @@ class RunConfig:
     solve_at: float | None = None
     """Stop when the mean return of the last 100 episodes reaches this."""
     stop_at_steps: int | None = None
-    """Stop at this many env steps, with schedules made for ``total_steps``; --resume can go on from there."""
+    """Stop at this many env steps, with schedules made for total_steps; --resume can go on from there."""
     max_seconds: float | None = None
     """Stop after this many seconds."""
     device: str = "auto"
@@ -162,7 +162,7 @@ class RunConfig:
     algorithm: str = "ppo"
     """Name of the algorithm."""
     settings: Any = PPOConfig()
-    """Hyper-parameters of the algorithm, the frozen dataclass that its entry in the table of algorithms names."""
+    """Hyper-parameters of the algorithm."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot run.

@@ -50,7 +50,7 @@ class DQNConfig:
     learning_rate: float = 2e-3
     """Adam's step size at the start."""
     final_learning_rate: float | None = 0.0
-    """Adam's step size at ``total_steps``, reached linearly; None keeps it as it is."""
+    """Adam's step size at total_steps, reached linearly; None keeps it as it is."""
     adam_epsilon: float = 1e-8
     """Adam's epsilon."""
     max_grad_norm: float | None = 10.0
@@ -58,7 +58,7 @@ class DQNConfig:
     epsilon_start: float = 1.0
     """Chance of a random action at the start, drawn for every environment by itself."""
     epsilon_end: float = 0.02
-    """Chance of a random action from ``epsilon_steps`` on."""
+    """Chance of a random action from epsilon_steps on."""
     epsilon_steps: int = 10_000
     """Env steps over which the chance of a random action falls linearly."""
     double: bool = True
@@ -72,7 +72,7 @@ class DQNConfig:
     priority_exponent: float = 0.6
     """How strongly (alpha)."""
     priority_beta: float = 0.4
-    """How far importance weights make up for it at the start; wholly (1) at ``total_steps``."""
+    """How far importance weights make up for it at the start; wholly (1) at total_steps."""
     noisy: bool = False
     """Noise on the weights explores in place of random actions (Fortunato et al., 2018)."""
     categorical: bool = False
@@ -84,9 +84,9 @@ class DQNConfig:
     value_max: float = 10.0
     """The highest of them."""
     network: NetworkName = "mlp"
-    """``mlp`` for vectors; ``small-cnn`` or ``nature-cnn`` for images [C, H, W]."""
+    """mlp for vectors; small-cnn or nature-cnn for images [C, H, W]."""
     hidden_size: int = 128
-    """Width of the two hidden layers of ``mlp``."""
+    """Width of the two hidden layers of mlp."""
     subtract_mean_image: bool = True
     """Image networks see the difference from the mean image of what was played before learning begins."""
     stack_size: int | None = None
@@ -100,7 +100,7 @@ class DQNConfig:
     actor_steps_ahead: int = 4
     """Steps of all its environments that an actor process may be ahead of the learner."""
     report_steps: int = 1_000
-    """Env steps between two rows of ``metrics.csv``."""
+    """Env steps between two rows of metrics.csv."""
     save_replay: bool | None = None
     """Whether checkpoints keep the replay, in a file beside them; None: where it takes at most 1 GB."""
 

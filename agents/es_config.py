@@ -29,7 +29,7 @@ class ESConfig:
     weight_decay: float = 0.0
     """This times the parameters is added to the gradient that is minimised."""
     fitness: FitnessShaping = "centered-ranks"
-    """How returns become weights: ``centered-ranks`` (ties share), or ``normalised`` by mean and standard deviation."""
+    """How returns become weights: centered-ranks (ties share), or normalised by mean and standard deviation."""
     normalise_observations: bool = False
     """Observations minus their running mean, over their running standard deviation; not for images."""
     subtract_mean_image: bool = True
@@ -40,12 +40,12 @@ class ESConfig:
     max_episode_steps: int = 0
     """Episodes are cut after this many steps; 0 leaves it to the environment."""
     network: NetworkName = "mlp"
-    """``mlp`` for vectors; ``small-cnn`` or ``nature-cnn`` for images [C, H, W]."""
+    """mlp for vectors; small-cnn or nature-cnn for images [C, H, W]."""
     hidden_size: int = 32
-    """Width of the two hidden layers of ``mlp``, or of the layer behind the convolutions."""
+    """Width of the two hidden layers of mlp, or of the layer behind the convolutions."""
     engine: EngineName = "inline"
-    """Who plays: ``inline``, this process in the environments of the back end; ``processes``, each with environments
-    and batched inference of its own; or ``ray``, actors of a Ray cluster likewise. Parameters are the same to the last
+    """Who plays: inline, this process in the environments of the back end; processes, each with environments
+    and batched inference of its own; or ray, actors of a Ray cluster likewise. Parameters are the same to the last
     bit."""
     workers: int = 0
     """Processes or actors of the engine; 0 takes one per usable core, or per free CPU of the Ray cluster. Never more
@@ -60,7 +60,7 @@ class ESConfig:
     start_timeout: float = 120.0
     """Seconds that workers may take to start and to build their environments."""
     ray_address: str | None = None
-    """Ray cluster to join, ``host:port`` or ``auto``; by default the one that RAY_ADDRESS names, or one of our own on
+    """Ray cluster to join, host:port or auto; by default the one that RAY_ADDRESS names, or one of our own on
     this machine."""
     ray_cpus: float = 1.0
     """CPUs that Ray sets aside for each worker; a fraction lets workers share one."""

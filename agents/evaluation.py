@@ -24,6 +24,7 @@ from .setting_checks import check_count
 from .video import check_clip_path, make_rendered_envs, record_clip
 
 EXIT_FAILED = 1
+DESCRIPTION = "Play whole episodes with a checkpoint, or with the last one of a run's folder, and print their returns."
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         if words:
-            parse_arguments(EvalArguments, ["--help"], "vecenv eval CHECKPOINT", EvalArguments.__doc__ or "")
+            parse_arguments(EvalArguments, ["--help"], "vecenv eval CHECKPOINT", DESCRIPTION)
         print("usage: vecenv eval CHECKPOINT [--help]")
         return 2
     path, words = Path(words[0]), words[1:]
-    description = "Play whole episodes with a checkpoint, or the checkpoint.pt of a run's folder."
-    arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", description)
+    arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", DESCRIPTION)
     for name in ("episodes", "max_steps", "video_frames"):
         check_count(name, getattr(arguments, name), 1)
     if arguments.video is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra
 from vecenv.registration import find_game
 
-from .arguments import add_output, add_timing, positive_int
+from .arguments import add_output, add_timing, make_parser, positive_int
 from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate, measure_rate
 
@@ -58,11 +57,21 @@ def sb3_contestants(env_id: str, num_envs: int, rollout_steps: int) -> list[Adap
     ]
     contestants = []
     for row, make, vec_env_cls in rows:
-        envs = make(env_id, n_envs=num_envs, seed=0, vec_env_cls=vec_env_cls)
+        # SB3's worker processes know no game by its id; ours do
+        env = functools.partial(_make_game, env_id) if atari and vec_env_cls is SubprocVecEnv else env_id
+        envs = make(env, n_envs=num_envs, seed=0, vec_env_cls=vec_env_cls)
         if atari:
             envs = VecFrameStack(envs, 4)
         contestants.append(_ppo(row, envs, "CnnPolicy" if atari else "MlpPolicy", rollout_steps))
     return contestants
+
+
+def _make_game(env_id: str) -> gymnasium.Env[Any, Any]:
+    """A game, in a process that may not have registered any."""
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    return gymnasium.make(env_id, render_mode="rgb_array")
 
 
 def _ppo(name: str, envs: Any, policy: str, rollout_steps: int) -> AdapterContestant:
@@ -149,11 +158,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0; with ``--compare`` 1 if something of ours got slower beyond noise.
     """
-    parser = argparse.ArgumentParser(prog="vecenv bench adapters", description=__doc__)
-    parser.add_argument("env", nargs="?", default="CartPole-v1", help="with a Discrete action space; Atari: SB3 only")
-    parser.add_argument("--num-envs", type=positive_int, default=8, help="default 8")
-    parser.add_argument("--trainer", choices=(*_TRAINERS, "both"), default="both", help="default both")
-    parser.add_argument("--rollout-steps", type=positive_int, default=64, help="of each env, per call (default 64)")
+    parser = make_parser("vecenv bench adapters", __doc__)
+    text = "id of an environment with a Discrete action space, for Atari with SB3 only (default CartPole-v1)"
+    parser.add_argument("env", metavar="ENV", nargs="?", default="CartPole-v1", help=text)
+    parser.add_argument("--num-envs", type=positive_int, metavar="N", default=8, help="environments (default 8)")
+    text = "whose trainer runs (default both)"
+    parser.add_argument("--trainer", choices=(*_TRAINERS, "both"), default="both", help=text)
+    text = "steps of each environment that one call collects (default 64)"
+    parser.add_argument("--rollout-steps", type=positive_int, metavar="N", default=64, help=text)
     add_timing(parser, rounds=5, seconds=3.0)
     add_output(parser, "adapters")
     arguments = parser.parse_args(argv)

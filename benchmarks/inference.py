@@ -22,7 +22,7 @@ from vecenv.agents.population_network import StackedNetwork, build_policy_networ
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 
-from .arguments import add_output, add_timing, positive_int, positive_ints, words
+from .arguments import add_output, add_timing, make_parser, positive_int, positive_ints, words
 from .compare import Samples
 from .report import check_output, print_rates, publish, samples_of
 from .timing import Rates, alternate, measure_rate
@@ -154,19 +154,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="vecenv bench inference", description=__doc__)
-    parser.add_argument("--network", default="small-cnn", help=f"one of {', '.join(NETWORKS)} (default small-cnn)")
-    parser.add_argument(
-        "--batch-sizes", type=positive_ints, default=[1, 8, 32, 128], help="environments at once (default 1,8,32,128)"
-    )
-    parser.add_argument(
-        "--precisions", type=words, default=["float32", "bfloat16"], help="default float32,bfloat16; the first leads"
-    )
-    parser.add_argument("--device", default="cpu", help="torch device of shared weights (default cpu)")
-    parser.add_argument("--threads", type=positive_int, default=1, help="torch threads, as while training (default 1)")
-    parser.add_argument(
-        "--most-members", type=positive_int, default=128, help="largest batch with weights per environment"
-    )
+    parser = make_parser("vecenv bench inference", __doc__)
+    text = f"one of {', '.join(NETWORKS)} (default small-cnn)"
+    parser.add_argument("--network", metavar="NAME", default="small-cnn", help=text)
+    text = "environments at once, comma-separated (default 1,8,32,128)"
+    parser.add_argument("--batch-sizes", type=positive_ints, metavar="N,N", default=[1, 8, 32, 128], help=text)
+    text = "number formats, comma-separated; ratios are to the first (default float32,bfloat16)"
+    parser.add_argument("--precisions", type=words, metavar="NAMES", default=["float32", "bfloat16"], help=text)
+    text = "torch device where environments share weights (default cpu)"
+    parser.add_argument("--device", metavar="NAME", default="cpu", help=text)
+    text = "torch threads; training acts with 1 (default 1)"
+    parser.add_argument("--threads", type=positive_int, metavar="N", default=1, help=text)
+    text = "environments with weights of their own are measured up to this batch size (default 128)"
+    parser.add_argument("--most-members", type=positive_int, metavar="N", default=128, help=text)
     add_timing(parser, rounds=5, seconds=0.5)
     add_output(parser, "inference")
     arguments = parser.parse_args(argv)

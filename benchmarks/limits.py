@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; with ``--compare`` 1 if something of ours got slower beyond noise.
     """
     parser = make_parser("vecenv bench limits", __doc__)
-    parser.add_argument("envs", metavar="GAME,GAME", type=words, help="ids, such as PongNoFrameskip-v4")
+    parser.add_argument("envs", metavar="GAME,GAME", type=words, help="ids of Atari games, such as PongNoFrameskip-v4")
     parser.add_argument("--num-envs", type=positive_int, metavar="N", default=16, help="environments (default 16)")
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="seed of environments and actions (default 0)")
     add_timing(parser, rounds=5, seconds=1.0)

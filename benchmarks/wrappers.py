@@ -191,10 +191,10 @@ def print_prices(title: str, prices: dict[str, dict[str, float]], rates: dict[st
     """
     print_table(title, *price_table(prices), width=150)
     for name in rates:
-        if name.endswith((": step", ": in a worker", ": observe")) or name == "emulator":
+        if name.endswith((": step", ": in a worker", ": observe", ": observe, whole frame")) or name == "emulator":
             row_rates = rates[name]
             fastest, slowest = 1e6 / row_rates.highest, 1e6 / row_rates.lowest
-            print(f"  {name:<26} {1e6 / row_rates.median:8.1f} us   ({fastest:.1f} - {slowest:.1f})")
+            print(f"  {name:<29} {1e6 / row_rates.median:8.1f} us   ({fastest:.1f} - {slowest:.1f})")
 
 
 def plot_prices(path: Path, env_id: str, prices: dict[str, dict[str, float]]) -> None:
@@ -229,19 +229,26 @@ def plot_prices(path: Path, env_id: str, prices: dict[str, dict[str, float]]) ->
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("vecenv bench wrappers", __doc__)
-    parser.add_argument("env", metavar="ENV", nargs="?", default="PongNoFrameskip-v4", help="id of an Atari game")
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        nargs="?",
+        default="PongNoFrameskip-v4",
+        help="id of an Atari game (default PongNoFrameskip-v4)",
+    )
     parser.add_argument(
         "--pipelines",
         type=words,
+        metavar="NAMES",
         default=list(PIPELINES),
-        help=f"comma-separated: {', '.join(PIPELINES)} (default: all)",
+        help=f"whose wrappers, comma-separated: {', '.join(PIPELINES)} (default: all)",
     )
     add_timing(parser, rounds=5, seconds=0.3)
     parser.add_argument(
         "--transport",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="also time whole steps in a worker process",
+        help="also time whole steps in a worker process (default: yes)",
     )
     add_output(parser, "wrappers-ENV", plot="a stacked bar per pipeline")
     return parser

@@ -130,7 +130,8 @@ def _overview(commands: dict[str, Command], program: str) -> str:
     width = max(map(len, commands))
     lines = [f"usage: {program} COMMAND [ARGUMENTS]", ""]
     lines += [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
-    lines += ["", f"`{program} COMMAND --help` lists the arguments of one command."]
+    more = "; `vecenv --version` says which version this is" if program == "vecenv" else ""
+    lines += ["", f"`{program} COMMAND --help` lists the arguments of one command{more}."]
     return "\n".join(lines)
 
 
