@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, cast
 
 import vecenv
 from vecenv import VecEnv
 from vecenv.agents.config import RunConfig
-from vecenv.agents.dqn import env_settings
+from vecenv.agents.dqn import DQN, env_settings
 from vecenv.agents.dqn_config import DQN_PRESETS
 from vecenv.agents.training_run import choose_device
 from vecenv.preprocess.config import AtariConfig
@@ -18,6 +20,7 @@ from vecenv.preprocess.config import AtariConfig
 from .contestants import Settings
 from .ladder import Ladder, LadderTable, Rung, Theirs
 from .ladder_training import MakeEnvs, TrainingContestant, TrainingSetup, train_to_mark
+from .learner_watch import Stopwatch
 from .peers import EnvFactory
 from .plain_wrappers import STACK_SIZE, PlainAtariFactory
 from .slowed_dqn import leave_gradients_on, wait_for_copies
@@ -68,10 +71,35 @@ def rate_setup(setup: TrainingSetup) -> TrainingSetup:
     return dataclasses.replace(setup, config=dataclasses.replace(setup.config, settings=settings))
 
 
-def build_contestant(setup: TrainingSetup) -> TrainingContestant:
+class WatchedTraining(TrainingContestant):
+    """DQN at work, and how much of the time goes to gradient steps.
+
+    Args:
+        setup: what to train.
+        warm_up_steps: env steps taken before anything is measured.
+    """
+
+    def __init__(self, setup: TrainingSetup, *, warm_up_steps: int) -> None:
+        super().__init__(setup, warm_up_steps=warm_up_steps)
+        self._learning, self._seconds = Stopwatch(), 0.0
+        self._learning.attach(cast(DQN, self.run.learner).learning, "update")
+
+    def measure(self, seconds: float) -> float:
+        """As of any training."""
+        start = time.perf_counter()
+        rate = super().measure(seconds)
+        self._seconds += time.perf_counter() - start
+        return rate
+
+    def figures(self) -> Mapping[str, float]:
+        """Share of the wall-clock of all rounds; on CUDA of starting the steps."""
+        return {"learning share": self._learning.seconds / self._seconds} if self._seconds else {}
+
+
+def build_contestant(setup: TrainingSetup) -> WatchedTraining:
     """A training that has begun to learn, ready to be measured."""
     short = rate_setup(setup)
-    return TrainingContestant(short, warm_up_steps=RATE_LEARNING_STARTS + short.config.settings.report_steps)
+    return WatchedTraining(short, warm_up_steps=RATE_LEARNING_STARTS + short.config.settings.report_steps)
 
 
 def _rung(name: str, changes: str, setup: TrainingSetup | RunConfig, *documents: Theirs, **more: Any) -> Rung:
@@ -106,6 +134,10 @@ def _stack_envs(stack_size: int, config: RunConfig) -> VecEnv:
 
 def _no_cuda() -> str | None:
     return None if choose_device("auto") == "cuda" else "not applicable: no CUDA, the network reads where the replay is"
+
+
+def _no_opencv() -> str | None:
+    return None if find_spec("cv2") else "not applicable: OpenCV is not installed (the extra is opencv)"
 
 
 def _one(rate: float | None, text: str = "") -> Theirs:
@@ -175,6 +207,7 @@ def _on_top() -> LadderTable:
             "Gymnasium's AtariPreprocessing (OpenCV)",
             TrainingSetup(_cumulative(num_actors=1, **stack), _opencv_envs()),
             _two(484, "20-30 min to solve"),
+            not_applicable=_no_opencv,
         ),
         _rung("native-wrappers", "our wrappers, one fused kernel", _cumulative(num_actors=1)),
         _rung("default", "the defaults of vecenv train dqn on Pong", _config("atari")),
@@ -203,6 +236,8 @@ LADDER = Ladder(
         "rates are those of training: playing, sampling and gradient steps; an agent step is 4 frames of the emulator",
         f"for the rates learning begins after {RATE_LEARNING_STARTS:,} steps, in a training to the mark after 10,000; "
         "all rungs but the default compute in float32",
+        "learning share: part of the wall-clock in gradient steps (on CUDA: in starting them); where it is near 1, as "
+        "with the base's large network on a few CPU cores, nothing that makes playing faster can help",
     ),
     solve_minutes=120.0,
 )

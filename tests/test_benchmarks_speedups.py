@@ -270,6 +270,7 @@ def test_the_base_is_measured_while_it_learns(tiny: Tiny) -> None:
         steps, updates = learner.env_steps, learner.learning.updates  # type: ignore[attr-defined]
         assert updates > 0
         assert contestant.measure(0.05) > 0.0
+        assert 0.0 < contestant.figures()["learning share"] < 1.0
         assert learner.env_steps > steps
         # one update per step, in what is measured too
         assert learner.learning.updates - updates == learner.env_steps - steps  # type: ignore[attr-defined]
