@@ -128,6 +128,12 @@ ENTRIES: tuple[Entry, ...] = (
         note="Seconds from nothing to the first step, in fresh interpreters.",
     ),
     Entry(
+        "startup-spawn",
+        "Memory of workers that are spawned",
+        ("startup", "--env", PONG, "--num-envs", "16", "--start-method", "spawn", "--rounds", "3"),
+        ("startup", "--env", PONG, "--num-envs", "16", "--start-method", "spawn", "--rounds", "1", "--builds", "1"),
+    ),
+    Entry(
         "inference",
         "Inference",
         ("inference",),

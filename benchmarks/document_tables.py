@@ -91,7 +91,18 @@ def _limits(document: Document) -> list[PageTable]:
 
 
 def _wrappers(document: Document) -> list[PageTable]:
-    return [PageTable("Microseconds per agent step", *price_table(document["results"]["microseconds"]))]
+    times = {row.name: [1e6 / rate for rate in row.samples] for row in rates_of(document["results"]["rates"])}
+    kernels = {"vecenv: observe": "changed rows only", "vecenv: observe, whole frame": "the whole frame"}
+    rows = [
+        [text, f"{statistics.median(own):.1f}", f"{min(own):.1f} - {max(own):.1f}"]
+        for name, text in kernels.items()
+        for own in [times.get(name)]
+        if own is not None
+    ]
+    return [
+        PageTable("Microseconds per agent step", *price_table(document["results"]["microseconds"])),
+        PageTable("The fused kernel (gray + max, resize, stack)", ("computed", "us", "fastest - slowest"), rows),
+    ]
 
 
 def _compiled(document: Document) -> list[PageTable]:

@@ -23,6 +23,7 @@ from .contestants import BACKENDS
 from .report import check_output, print_table, publish
 
 BASE_IMPORTS = "import numpy, gymnasium"
+START_METHODS = ("forkserver", "spawn", "fork")
 #: Parts of a start, in their order, and what each is.
 PHASES = {"import": "import vecenv, back end", "build": "build", "reset": "first reset", "step": "first step"}
 
@@ -75,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--env", metavar="ID", default="PongNoFrameskip-v4", help=text)
     parser.add_argument("--num-envs", type=positive_int, metavar="N", default=16, help="envs in the batch (default 16)")
     parser.add_argument("--num-workers", type=positive_int, metavar="N", help="workers (default: usable cores)")
+    text = f"of worker processes: {', '.join(START_METHODS)} (default forkserver)"
+    parser.add_argument("--start-method", choices=START_METHODS, default="forkserver", help=text)
     text = f"comma-separated: {', '.join(BACKENDS)} (default subproc)"
     parser.add_argument("--backends", type=words, metavar="NAMES", default=["subproc"], help=text)
     text = "fresh interpreters per back end with kernels from the cache; one more compiles them (default 3)"
@@ -91,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         results["import"] = measure_import(arguments.rounds)
         _print_import(results["import"])
         results["build"] = {
-            backend: measure_build(arguments.env, arguments.num_envs, workers, backend, arguments.builds)
+            backend: measure_build(
+                arguments.env, arguments.num_envs, workers, backend, arguments.builds, arguments.start_method
+            )
             for backend in arguments.backends
         }
     except subprocess.CalledProcessError as error:
@@ -101,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_builds(results["build"], arguments.env, arguments.num_envs)
     settings = {"env_id": arguments.env, "num_envs": arguments.num_envs, "num_workers": workers}
     settings |= {"rounds": arguments.rounds, "builds": arguments.builds, "backends": arguments.backends}
+    settings["start_method"] = arguments.start_method
     return publish(arguments, "startup", settings=settings, results=results, samples=_samples(results, arguments.env))
 
 
@@ -160,7 +166,9 @@ def measure_import(rounds: int) -> dict[str, Any]:
     return {"seconds": samples, "median_differences": differences}
 
 
-def measure_build(env_id: str, num_envs: int, num_workers: int, backend: str, builds: int) -> dict[str, Any]:
+def measure_build(
+    env_id: str, num_envs: int, num_workers: int, backend: str, builds: int, start_method: str = "forkserver"
+) -> dict[str, Any]:
     """Time the start of a vector env in fresh interpreters: once with no compiled kernel cached, then with.
 
     Args:
@@ -169,12 +177,15 @@ def measure_build(env_id: str, num_envs: int, num_workers: int, backend: str, bu
         num_workers: processes, or threads of an engine.
         backend: name of the back end.
         builds: warm starts.
+        start_method: of the worker processes of ``subproc``.
 
     Returns:
         ``cold``: the run that compiled, and ``warm``: a list of the others. Each has seconds for every one of
         `PHASES`, and private memory in bytes, after 50 steps, of each worker, or of the process where there are none.
     """
     arguments: dict[str, Any] = {"num_workers": num_workers} if BACKENDS[backend].uses_workers else {}
+    if backend == "subproc":
+        arguments["backend_options"] = {"context": start_method}
     if find_game(env_id) is not None and backend == "envpool":
         arguments["preprocess"] = "envpool"
     script = BUILD_SCRIPT.format(env=env_id, num_envs=num_envs, backend=backend, arguments=arguments)

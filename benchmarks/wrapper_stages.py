@@ -105,7 +105,10 @@ def emulator_stage(recording: Recording) -> Stage:
 
 
 def our_stages(recording: Recording) -> dict[str, Stage]:
-    """Kernels of growing scope, whose differences are the stages: ``pool``, ``shrink``, ``observe``."""
+    """Kernels of growing scope, whose differences are the stages: ``pool``, ``shrink``, ``observe``.
+
+    They compute the rows that changed since the frame before; ``observe, whole frame`` computes all of them.
+    """
     from vecenv.preprocess import kernels
 
     count, _, height, width = recording.screens.shape
@@ -122,6 +125,7 @@ def our_stages(recording: Recording) -> dict[str, Stage]:
     pool_memory, _ = kept()
     shrink_memory, shrink_frames = kept()
     memory, frames = kept()
+    whole_memory, whole_frames = kept()
     screens, read = recording.screens, recording.emulator.getScreen
 
     def copy(index: int) -> None:
@@ -141,11 +145,17 @@ def our_stages(recording: Recording) -> dict[str, Stage]:
             screens[index], *memory, pairs, NOT_MIXED, *weights, frames, index % STACK, index == 0, out
         )
 
+    def observe_whole(index: int) -> None:
+        kernels.observe_screens(
+            screens[index], *whole_memory, pairs, NOT_MIXED, *weights, whole_frames, index % STACK, True, out
+        )
+
     def reward(index: int) -> float:
         total = index % 3 - 1
         return float((total > 0) - (total < 0))
 
     works = {"screen copy": copy, "pool": pool, "shrink": shrink, "observe": observe, "reward": reward}
+    works["observe, whole frame"] = observe_whole
     return {name: Stage(f"vecenv: {name}", work, count) for name, work in works.items()}
 
 
