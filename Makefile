@@ -11,6 +11,7 @@ MANIFESTS := setup.cfg pyproject.toml constraints.txt
 PONG_ARGS ?=
 PYTEST_ARGS ?=
 PARITY_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup check lint types docs package-tree portable format pong bench parity check-lowest check-rllib hooks dist clean
@@ -28,7 +29,7 @@ help:
 	@echo "make check-rllib   RLlib samples and learns with our vector envs"
 	@echo "make format    ruff format and the safe fixes of ruff check"
 	@echo "make pong      PPO on PongNoFrameskip-v4 until the mean return of 100 episodes is 18"
-	@echo "make bench     throughput against the peers, and start-up cost"
+	@echo "make bench     every figure measured (an hour or so); writes docs/benchmarks.md; see vecenv bench document --help"
 	@echo "make parity    the Atari presets beside the peers, bit for bit: 14 games, 840,000 agent steps; writes docs/parity.md"
 	@echo "make dist      a release of the last commit in dist/: wheel and sdist, checked, installed in a fresh venv and used"
 	@echo "make clean     remove what the commands above built (not $(VENV), not runs/)"
@@ -116,9 +117,7 @@ pong: $(VENV)/.stamp-demo
 	$(BIN)/vecenv train ppo --env PongNoFrameskip-v4 --solve-at 18 $(PONG_ARGS)
 
 bench: $(VENV)/.stamp-dev
-	$(BIN)/vecenv bench throughput PongNoFrameskip-v4
-	$(BIN)/vecenv bench throughput CartPole-v1 --num-envs 8
-	$(BIN)/vecenv bench startup
+	$(BIN)/vecenv bench document --run $(BENCH_ARGS)
 
 parity: $(VENV)/.stamp-dev
 	$(BIN)/vecenv bench parity --report docs/parity.md $(PARITY_ARGS)
