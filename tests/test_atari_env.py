@@ -294,6 +294,12 @@ def test_the_id_fixes_the_game_and_settings_replace_the_preset() -> None:
         (("ALE/Pong-v5",), {"stack": 4}, UnknownSetting, "'stack'; available: frame_skip, max_pool"),
         (("ALE/Pong-v5",), {"stack_size": 0}, ValueError, "stack_size must be from 1"),
         (("Pong-v4",), {}, ValueError, "use 'PongNoFrameskip-v4'"),
+        (
+            ("PongDeterministic-v4",),
+            {},
+            ValueError,
+            "4 frames per step, which every preset has; use 'PongNoFrameskip-v4'",
+        ),
     ],
 )
 def test_unknown_names_are_refused(

@@ -75,9 +75,17 @@ def _games() -> dict[str, AtariGame]:
 
 @functools.cache
 def _refused_ids() -> dict[str, str]:
-    """The ids of games whose random frame skip no preset keeps, and what to use in their place."""
-    names = [game_name(rom) for rom in OLDER_ROMS]
-    return {f"{name}-{version}": f"{name}NoFrameskip-{version}" for name in names for version in ("v0", "v4")}
+    """The ids of games whose own frame skip no preset keeps, and why, with what to use in their place."""
+    reasons = {
+        "": "skips a random number of frames per step, which is not available; use",
+        "Deterministic": "is older Gymnasium's id for 4 frames per step, which every preset has; use",
+    }
+    return {
+        f"{name}{kind}-{version}": f"{reason} '{name}NoFrameskip-{version}'"
+        for name in map(game_name, OLDER_ROMS)
+        for kind, reason in reasons.items()
+        for version in ("v0", "v4")
+    }
 
 
 def find_game(env_id: str) -> AtariGame | None:
@@ -90,13 +98,10 @@ def find_game(env_id: str) -> AtariGame | None:
         The game, or None where the id does not name an Atari game.
 
     Raises:
-        UnknownSetting: an id that means a random number of frames per step, which is not available.
+        UnknownSetting: an id with a frame skip of its own, which is not available; the message names another one.
     """
     if env_id in _refused_ids():
-        raise UnknownSetting(
-            f"{env_id!r} skips a random number of frames per step, which is not available; "
-            f"use {_refused_ids()[env_id]!r}"
-        )
+        raise UnknownSetting(f"{env_id!r} {_refused_ids()[env_id]}")
     return _games().get(env_id)
 
 
