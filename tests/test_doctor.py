@@ -163,6 +163,17 @@ def test_cores_by_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cores.usable_cores() == expected
 
 
+def test_the_current_folder_does_not_get_into_the_processes_that_are_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("vecenv", "gymnasium", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    memory.memory_per_env("CartPole-v1")
+    assert doctor_checks.failing_workers() is None
+
+
 def test_memory_per_env_is_measured() -> None:
     """A few kilobytes for a cart and its rows of the batch."""
     small = memory.memory_per_env("CartPole-v1")

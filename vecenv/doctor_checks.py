@@ -129,10 +129,11 @@ def gpu_note(names: list[str]) -> str:
 
 def failing_workers() -> str | None:
     """Build and step two envs in worker processes, in a process of its own; what went wrong, None for nothing."""
+    from vecenv.fork_server import python_command
+
+    command = python_command(_SUBPROC_SCRIPT)
     try:
-        finished = subprocess.run(
-            [sys.executable, "-c", _SUBPROC_SCRIPT], capture_output=True, text=True, timeout=_CHECK_SECONDS
-        )
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=_CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         return f"worker processes did not answer within {_CHECK_SECONDS:.0f} s"
     if finished.returncode == 0:

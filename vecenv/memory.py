@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -83,7 +82,9 @@ def memory_per_env(env_id: str) -> int | None:
     Raises:
         RuntimeError: the environment cannot be built or stepped; the message is the last line of the other process.
     """
-    command = [sys.executable, "-c", f"from vecenv.memory import print_growth; print_growth({env_id!r})"]
+    from vecenv.fork_server import python_command
+
+    command = python_command(f"from vecenv.memory import print_growth; print_growth({env_id!r})")
     try:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_SECONDS)
     except subprocess.TimeoutExpired:
