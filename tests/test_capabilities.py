@@ -170,6 +170,13 @@ def call(bench: Bench) -> None:
 
 def set_attr(bench: Bench) -> None:
     with bench.make() as envs:
+        if bench.backend == "compiled":
+            states = [[place, 0.5, 0.0, 0.0] for place in (-1.0, 0.0, 1.0)]
+            envs.set_attr("state", states)
+            np.testing.assert_array_equal(envs.get_attr("state"), states)
+            envs.step(np.zeros(3, np.int64))  # moves on from there
+            np.testing.assert_allclose([state[0] for state in envs.get_attr("state")], [-0.99, 0.01, 1.01])
+            return
         name = "length" if bench.toys else "gravity"
         envs.set_attr(name, [3, 4, 6])
         assert envs.get_attr(name) == (3, 4, 6)

@@ -26,7 +26,7 @@ FEATURES = {
     "out=": "observations written into the caller's array",
     "get_state": "`get_state()` and `set_state(...)`",
     "call": "`call(...)` and `get_attr(...)` of every env",
-    "set_attr": "`set_attr(...)`",
+    "set_attr": "`set_attr(...)`; `compiled` sets `state` only",
     "render": '`render_mode="rgb_array"` and `render()`',
     "per_env_kwargs": "envs of one batch that are built differently",
     "wrappers": "`wrappers=[...]` around every env",

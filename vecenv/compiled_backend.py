@@ -23,10 +23,8 @@ OPTIONS = ("frame_skip",)
 #: See `capabilities`.
 CAPABILITIES = {
     **dict.fromkeys(FEATURES, NATIVE),
-    **dict.fromkeys(
-        ("batch_size", "set_attr", "render", "per_env_kwargs", "wrappers", "worker restart", "custom spaces"), REFUSED
-    ),
-    "call": EMULATED,
+    **dict.fromkeys(("batch_size", "render", "per_env_kwargs", "wrappers", "worker restart", "custom spaces"), REFUSED),
+    **dict.fromkeys(("call", "set_attr"), EMULATED),  # of an env's parameters and its state; only the state is set
 }
 
 
