@@ -210,7 +210,7 @@ def _cells(table: LadderTable, rung: Rung, own: Mapping[str, Sequence[Solution]]
         rung.name,
         rung.changes,
         f"{len(solved)} of {len(solutions)}",
-        f"> {limit:.0f}" if median is None else f"{median / 60:.1f}",
+        f"> {limit:g}" if median is None else f"{median / 60:.1f}",
         f"{min(solved):.1f} - {max(solved):.1f}" if solved else "",
         f"{statistics.median(each.result.env_steps for each in solutions):,.0f}",
         times,

@@ -9,13 +9,18 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
-from vecenv.benchmarks import ladder, ladder_dqn, plain_wrappers, speedups, speedups_solve
+from vecenv.agents.dqn import DQN
+from vecenv.agents.dqn_player import Player
+from vecenv.agents.dqn_staging import MinibatchStaging
+from vecenv.agents.replay_buffer import Transitions
+from vecenv.benchmarks import ladder, ladder_dqn, plain_wrappers, slowed_dqn, speedups, speedups_solve
 from vecenv.benchmarks.ladder import Ladder, LadderTable, Rung, SolveResult, Theirs
 from vecenv.benchmarks.ladder_training import TrainingSetup, train_to_mark
 from vecenv.benchmarks.speedups_plot import relative_rates
@@ -299,16 +304,35 @@ def test_playing_in_its_own_process_leaves_none_behind(tiny: Tiny) -> None:
 
 @pytest.mark.timeout(60)
 def test_gradients_left_on_learn_the_same(tiny: Tiny) -> None:
-    results = []
+    weights = []
     for name in ("base", "gradients-left-on"):
         contestant = ladder_dqn.build_contestant(tiny(setup_of(rungs_of("single")[name])))
-        learning = contestant.run.learner.learning  # type: ignore[attr-defined]
-        outputs = learning.target_network.outputs(learning._staging.stage(contestant.run.learner.replay.sample(4))[0])  # type: ignore[attr-defined]
-        assert outputs.requires_grad == (name != "base")
-        weights = np.concatenate([w.detach().numpy().ravel() for w in learning.network.parameters()])
-        results.append(weights)
+        learner = cast(DQN, contestant.run.learner)
+        learning = learner.learning
+        weights.append(np.concatenate([each.detach().numpy().ravel() for each in learning.network.parameters()]))
+        observations = learner.replay.sample(4).observations
+        values = learning.target_network.outputs(torch.from_numpy(observations))
+        recorded: list[bool] = []
+        learning.network.register_forward_pre_hook(lambda *_, to=recorded: to.append(torch.is_grad_enabled()))
+        cast(Player, learner.player).policy.act(observations)
+        assert [values.requires_grad, *recorded] == [name == "gradients-left-on"] * 2
         contestant.close()
-    assert np.array_equal(*results)
+    assert np.array_equal(*weights)
+
+
+def test_copies_that_wait_are_copies_of_the_same() -> None:
+    generator = np.random.default_rng(0)
+    frames = generator.integers(0, 255, (2, 3, 4, 84, 84), np.uint8)
+    floats = generator.random((3, 3)).astype(np.float32)
+    whole = np.arange(3)
+    transitions = Transitions(frames[0], whole, floats[0], floats[1], frames[1], floats[2], whole)
+    device = torch.device("cpu")
+    waited = slowed_dqn.WaitingStaging(device).stage(transitions)
+    for mine, theirs in zip(waited, MinibatchStaging(device).stage(transitions), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+    frames[:] = 0
+    assert waited.observations.any()
 
 
 @pytest.mark.timeout(60)
