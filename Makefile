@@ -109,9 +109,10 @@ package-tree:
 types: $(VENV)/.stamp-dev package-tree
 	MYPYPATH=.types $(BIN)/mypy --config-file setup.cfg -p vecenv
 
-# The variable keeps the theme from announcing the future of MkDocs at every build.
+# The variable keeps the theme from announcing the future of MkDocs at every build. Not --quiet: what is not logged does not
+# count for --strict.
 docs: $(VENV)/.stamp-dev package-tree
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 pong: $(VENV)/.stamp-demo
 	$(BIN)/vecenv train ppo --env PongNoFrameskip-v4 --solve-at 18 $(PONG_ARGS)

@@ -113,6 +113,27 @@ def test_every_page_has_its_place() -> None:
         assert re.search(rf"^ +- {re.escape(page)}$", navigation(), re.MULTILINE) or f'"{page}"' in hook, page
 
 
+def build_page(folder: Path, text: str) -> int:
+    """Exit status of the Makefile's command for a site of one page, under the rules for links of ours."""
+    yaml = pytest.importorskip("yaml")
+    command = re.search(r"^docs:.*\n\t.*/python -m (mkdocs .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert command is not None
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    config.update(nav=["index.md"], plugins=[], hooks=[], theme={"name": "mkdocs"})
+    (folder / "mkdocs.yml").write_text(yaml.safe_dump(config))
+    (folder / "docs").mkdir(exist_ok=True)
+    (folder / "docs" / "index.md").write_text(text)
+    words = [sys.executable, "-m", *command[1].split()]
+    return subprocess.run(words, cwd=folder, capture_output=True, timeout=60).returncode
+
+
+def test_dead_links_fail_the_build(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    assert build_page(tmp_path, "# One\n\n[here](#one)\n") == 0
+    for link in ("[page](other.md)", "[anchor](#two)", "![picture](none.svg)", "[source](../examples/none.py)"):
+        assert build_page(tmp_path, f"# One\n\n{link}\n") != 0, link
+
+
 def test_pages_that_may_be_missing_are_put_in_where_they_are(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("navigation", DOCS / "navigation.py")
     assert spec is not None
