@@ -1,8 +1,9 @@
 """``vecenv bench scaling``: what a message and a byte of observations cost, and a model of that on more cores.
 
 It measures subproc and Ray with envs that do nothing, over numbers of workers, envs and bytes; what a second worker
-adds with envs that keep a core busy; and evaluates `vecenv.benchmarks.scaling_model` for 16 to 1,024 cores. With
-``--report`` it writes all of that as `docs/scaling.md`, and a picture beside it.
+adds with envs that keep a core busy; generations of evolution strategies by both; and evaluates
+`vecenv.benchmarks.scaling_model` for 16 to 1,024 cores. With ``--report`` it writes all of that as `docs/scaling.md`,
+and a picture beside it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,17 @@ from vecenv.doctor import describe_machine
 from vecenv.factory import make_vec
 
 from .arguments import add_output, add_timing, check_known, make_parser, words
-from .compare import Samples
-from .report import check_output, print_table, publish
+from .report import check_output, print_table, publish, samples_of
+from .scaling_evolution import measure_evolution
 from .scaling_model import Costs, Evolution, Round, Workload, fit, with_latency
-from .scaling_report import draw, evolution_table, measured_tables, predicted_tables, write_report
+from .scaling_report import (
+    draw,
+    evolution_table,
+    measured_evolution_table,
+    measured_tables,
+    predicted_tables,
+    write_report,
+)
 from .timing import Rates, alternate, measure_rate
 
 BACKENDS = ("subproc", "ray")
@@ -48,6 +56,8 @@ GRID = (
 BUSY_SECONDS = 0.0002
 #: A policy of two hidden layers of 64 for HalfCheetah, 17 numbers in, 6 out.
 HALF_CHEETAH_PARAMETERS = 17 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6
+#: What comes back of a pair: key and scores, mean and variance of 17 components.
+HALF_CHEETAH_BYTES = 36 + 8 * 17
 
 
 class IdleEnv(gym.Env[Any, Any]):
@@ -174,7 +184,7 @@ def workloads() -> list[Workload]:
 
 def evolutions() -> list[Evolution]:
     """Generations of HalfCheetah that the model is evaluated for."""
-    return [Evolution(pairs, 1000, 45e-6, HALF_CHEETAH_PARAMETERS) for pairs in (64, 1024)]
+    return [Evolution(pairs, 1000, 45e-6, HALF_CHEETAH_PARAMETERS, HALF_CHEETAH_BYTES) for pairs in (64, 1024)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -207,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(describe_machine())
         measured = measure_rounds(arguments.backends, arguments.rounds, arguments.seconds)
         busy = measure_efficiency(arguments.backends, arguments.rounds, arguments.seconds)
+        evolved = measure_evolution(arguments.backends, arguments.rounds, arguments.seconds)
     finally:
         if hold is not None:
             hold.release()
@@ -217,14 +228,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     known = measured_tables(costs, efficiency)
     predicted = predicted_tables(costs, workloads())
-    generations = [evolution_table(costs, evolution) for evolution in evolutions()]
+    generations = [measured_evolution_table(evolved, arguments.backends)]
+    generations += [evolution_table(costs, evolution) for evolution in evolutions()]
     for title, header, rows in (*known, *predicted, *generations):
         print_table(title, header, rows)
     if arguments.report is not None:
         picture = draw(arguments.report.with_suffix(".svg"), costs, workloads())
         rounds = [(one.rates, one.driver) for own in measured.values() for one in own]
         write_report(arguments.report, picture, known, predicted, generations, rounds)
-    results = {"costs": {name: asdict(own) for name, own in costs.items()}, "efficiency": efficiency}
-    rates = [one.rates for own in measured.values() for one in own] + busy
-    samples = {one.name: Samples(one.samples, "steps/s") for one in rates}
+    results = {
+        "costs": {name: asdict(own) for name, own in costs.items()},
+        "efficiency": efficiency,
+        "evolution": {one.rates.name: asdict(one) for one in evolved},
+    }
+    rates = [one.rates for own in measured.values() for one in own] + busy + [one.rates for one in evolved]
+    samples = samples_of(rates, "steps/s")
     return publish(arguments, "scaling", settings={"grid": GRID}, results=results, samples=samples)

@@ -163,14 +163,14 @@ class Evolution:
         steps: of one episode.
         env_seconds: of one step of one env, policy included.
         parameters: of the policy, 4 bytes each, sent once to every worker.
-        bytes_per_pair: that come back.
+        bytes_per_pair: that come back, statistics of observations included.
     """
 
     pairs: int
     steps: int
     env_seconds: float
     parameters: int
-    bytes_per_pair: int = 32
+    bytes_per_pair: int = 36
 
 
 def predict_generation(costs: Costs, evolution: Evolution, cores: int) -> tuple[float, float, str]:

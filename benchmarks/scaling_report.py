@@ -10,6 +10,7 @@ from typing import Any
 from vecenv.doctor import describe_machine
 
 from .report import markdown_table
+from .scaling_evolution import MeasuredEngine
 from .scaling_model import Costs, Evolution, Round, Workload, predict, predict_generation
 from .timing import Rates
 
@@ -18,8 +19,9 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 _INTRODUCTION = """# Scaling beyond one machine
 
-Written by `vecenv bench scaling --report docs/scaling.md`. The first two tables are measured on the machine named
-below, the others are a **model on paper**: nothing here was run on more cores than that machine has.
+Written by `vecenv bench scaling --report docs/scaling.md`. Costs, rounds and the first table of generations are
+measured on the machine named below, the others are a **model on paper**: nothing here was run on more cores than that
+machine has.
 
 `make_vec(..., backend="ray")` starts a cluster on this machine, or joins the one that `RAY_ADDRESS` or
 `backend_options=dict(address="host:port")` names. Every actor hosts a share of the environments and answers a step with
@@ -50,9 +52,22 @@ actors of their own, as data-parallel learners do. Evolution strategies send nex
 
 _EVOLUTION = """## Evolution strategies
 
-A generation sends the parameters to every worker once and gets a few numbers back per pair (seed key, two returns,
-steps: 32 bytes). HalfCheetah, episodes of 1,000 steps, a policy of two hidden layers of 64. `pairs` is the limit where
-cores wait because the pairs cannot be divided evenly, or are fewer than cores.
+`vecenv train es` with `--engine processes` or `--engine ray` ends with the same parameters, to the last bit, for any
+number of workers. With Ray, `--workers 64 --ray-address host:port` joins a cluster (as `RAY_ADDRESS` does; without
+either one is started on this machine), and `--ray-cpus` is what Ray sets aside for each worker.
+
+The parameters of a generation are put into Ray's object store once; every machine fetches them once, and workers read
+them there without a copy. A process gets them over its channel. Per pair come back the key of its noise, two returns
+and two numbers of steps, 36 bytes, and where observations are normalised their mean and variance: 8 bytes per
+component, of as many pairs in turn as keep the average at 160 bytes or below.
+
+Pairs of a worker that dies are played by others, with a warning that names it, and Ray is asked for another one.
+`--report-share 0.9` goes on once 0.9 of the pairs have reported; that changes results, so it is off by default.
+"""
+
+_EVOLUTION_MODEL = """The model's HalfCheetah plays episodes of 1,000 steps, with a policy of two hidden layers of 64.
+`pairs` is the limit where cores wait because the pairs cannot be divided evenly, or are fewer than cores. The model has
+the driver send parameters to every worker, as with processes; Ray sends them once per machine, which is less.
 """
 
 
@@ -97,6 +112,24 @@ def predicted_tables(costs: Mapping[str, Costs], workloads: Sequence[Workload]) 
     return tables
 
 
+def measured_evolution_table(measured: Sequence[MeasuredEngine], backends: Sequence[str]) -> Table:
+    """What was measured of evolution strategies.
+
+    Args:
+        measured: the engines of all back ends, on one environment after the other.
+        backends: in the order of their engines; rates are compared with the first.
+    """
+    rows = []
+    for place, one in enumerate(measured):
+        first = measured[place - place % len(backends)]
+        low, high = f"{one.rates.lowest:,.0f}", f"{one.rates.highest:,.0f}"
+        ratio = "" if one is first else f"{one.rates.ratio_to(first.rates):.2f}"
+        per_pair, per_worker = f"{one.bytes_per_pair:.0f}", f"{one.bytes_per_worker:,}"
+        rows.append([one.rates.name, f"{one.rates.median:,.0f}", f"{low} - {high}", ratio, per_pair, per_worker])
+    header = ["engine", "env steps/s", "lowest - highest", f"of {backends[0]}'s", "bytes per pair", "bytes per worker"]
+    return "Generations, measured: bytes received per pair, and given to each worker per generation", header, rows
+
+
 def evolution_table(costs: Mapping[str, Costs], evolution: Evolution) -> Table:
     """What the model says of a generation."""
     rows = []
@@ -137,7 +170,16 @@ def write_report(
     evolution: Sequence[Table],
     rounds: Sequence[tuple[Rates, Round]],
 ) -> None:
-    """Write the report as Markdown."""
+    """Write the report as Markdown.
+
+    Args:
+        path: of the file.
+        picture: beside it.
+        measured: costs.
+        predicted: what the model makes of them.
+        evolution: generations of evolution strategies: measured ones, then what the model says of others.
+        rounds: what the costs were fitted to.
+    """
     single = [
         [rates.name, f"{1e6 / rates.median:,.0f} us", f"{driver.seconds * 1e6:,.0f} us"] for rates, driver in rounds
     ]
@@ -147,8 +189,8 @@ def write_report(
     parts.append(_markdown(("Rounds of envs that do nothing", header, single)))
     parts += [_MODEL, f"![Efficiency over cores]({picture.name})\n"]
     parts += [_markdown(table) for table in predicted]
-    parts.append(_EVOLUTION)
-    parts += [_markdown(table) for table in evolution]
+    parts += [_EVOLUTION, _markdown(evolution[0]), _EVOLUTION_MODEL]
+    parts += [_markdown(table) for table in evolution[1:]]
     path.write_text("\n".join(parts))
 
 

@@ -7,7 +7,9 @@ import itertools
 
 import pytest
 
+from vecenv.agents.es_config import ESConfig
 from vecenv.benchmarks.scaling import GRID, measure_efficiency, measure_rounds
+from vecenv.benchmarks.scaling_evolution import MeasuredEngine, measure_evolution
 from vecenv.benchmarks.scaling_model import (
     Costs,
     Evolution,
@@ -18,7 +20,14 @@ from vecenv.benchmarks.scaling_model import (
     predict_generation,
     with_latency,
 )
-from vecenv.benchmarks.scaling_report import draw, evolution_table, measured_tables, predicted_tables, write_report
+from vecenv.benchmarks.scaling_report import (
+    draw,
+    evolution_table,
+    measured_evolution_table,
+    measured_tables,
+    predicted_tables,
+    write_report,
+)
 from vecenv.benchmarks.timing import Rates
 
 COSTS = Costs(fixed=50e-6, message=100e-6, row=2e-6, byte=0.1e-9)
@@ -106,12 +115,24 @@ def test_the_report(tmp_path):
         picture,
         measured_tables(costs, {"subproc": 0.97, "ray": 0.9}),
         predicted_tables(costs, [workload]),
-        [evolution_table(costs, Evolution(64, 1000, 45e-6, 5702))],
+        [
+            measured_evolution_table(
+                [
+                    MeasuredEngine(Rates("ES, processes", (1000.0, 2000.0)), 172.0, 22_944, 16),
+                    MeasuredEngine(Rates("ES, ray", (900.0, 1900.0)), 36.4, 22_944, 16),
+                ],
+                ["subproc", "ray"],
+            ),
+            evolution_table(costs, Evolution(64, 1000, 45e-6, 5702)),
+        ],
         rounds,
     )
     text = (tmp_path / "scaling.md").read_text()
     assert "model on paper" in text
     assert "![Efficiency over cores](scaling.svg)" in text
+    assert "| ES, processes | 1,500 | 1,000 - 2,000 |  | 172 | 22,944 |" in text
+    assert "| ES, ray | 1,400 | 900 - 1,900 | 0.93 | 36 | 22,944 |" in text  # the median of 0.90 and 0.95
+    assert text.index("ES, ray") < text.index("64 pairs")
     said = predict(costs["ray"], workload, 1024)
     assert f"| ray | 1,024 | {said.rate:,.0f} |" in text
     assert picture.read_text().startswith("<?xml")
@@ -126,3 +147,15 @@ def test_rounds_are_measured(monkeypatch):
     ]
     assert all(one.rates.median > 0 and one.driver.seconds > 0 for one in measured)
     assert len(measure_efficiency(["subproc"], 1, 0.05)) == 2
+
+
+def test_generations_are_measured(monkeypatch):
+    config = ESConfig(num_pairs=2, hidden_size=8, normalise_observations=True, max_episode_steps=5)
+    populations = (("CartPole-v1", "gymnasium", config), ("Nothing-v0", "no_such_package", config))
+    monkeypatch.setattr("vecenv.benchmarks.scaling_evolution.POPULATIONS", populations)
+    (measured,) = measure_evolution(["subproc"], 2, 0.01, workers=1)
+    assert measured.rates.name == "ES on CartPole-v1, processes, 1 workers"
+    assert len(measured.rates.samples) == 2
+    assert measured.bytes_per_pair == 36 + 2 * 4 * 4
+    num_parameters = 4 * 8 + 8 + 8 * 8 + 8 + 8 * 2 + 2
+    assert (measured.bytes_per_worker, measured.pairs) == (4 * num_parameters + 2 * 4 * 4, 2)
