@@ -131,6 +131,11 @@ def test_a_run_goes_on_with_another_engine(shared: ES, inline: Any) -> None:
     end(back)
 
 
+def test_actors_of_a_cluster_of_our_own_do_not_give_way_to_other_processes(shared: ES) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in engine_of(shared).pids] == [own, own]
+
+
 def test_little_comes_back(shared: ES) -> None:
     before = engine_of(shared).bytes_received
     assert shared.train_once().figures["pairs_used"] == 3
@@ -358,7 +363,7 @@ def test_the_command_starts_a_cluster_and_ends_it(tmp_path: Path) -> None:
     if usable_cores() < 4:
         assert finished.returncode == 1
         assert "use fewer workers, or set aside less for each with ray_cpus" in finished.stderr
-    finished = command(*words, "--workers", "4", "--ray-cpus", "0.1")
+    finished = command(*words, "--workers", "2", "--ray-cpus", "0.1")
     assert finished.returncode == 0, finished.stderr
     assert "Ray" not in finished.stderr, finished.stderr
     (row, *_) = csv.DictReader((tmp_path / "run" / "metrics.csv").open())
