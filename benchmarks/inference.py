@@ -24,6 +24,7 @@ from vecenv.errors import UnknownSetting
 
 from .arguments import add_output, add_timing, make_parser, positive_int, positive_ints, words
 from .compare import Samples
+from .compiled_policy import CompiledPolicy, require_compiler
 from .report import check_output, print_rates, publish, samples_of
 from .timing import Rates, alternate, measure_rate
 
@@ -77,8 +78,10 @@ def act_one_by_one(networks: Sequence[nn.Module], observations: NDArray[Any]) ->
     return actions
 
 
-def shared_contestants(network_name: str, batch_size: int, precisions: Sequence[str], device: str) -> list[Acting]:
-    """One set of weights for all environments."""
+def shared_contestants(
+    network_name: str, batch_size: int, precisions: Sequence[str], device: str, *, with_compiled: bool = False
+) -> list[Acting]:
+    """One set of weights for all environments; ``with_compiled``: once more in each precision with torch.compile."""
     space = space_of(network_name)
     config = PPOConfig(network=network_name)  # type: ignore[arg-type]
     network = build_actor_critic(space, gymnasium.spaces.Discrete(NUM_ACTIONS), config, seed=0).to(device)
@@ -87,6 +90,9 @@ def shared_contestants(network_name: str, batch_size: int, precisions: Sequence[
     for precision in precisions:
         policy = BatchedPolicy(network, head="greedy", device=device, precision=_checked(precision))
         found.append(Acting(f"batched, {precision}", lambda policy=policy: policy.act(observations), batch_size))  # type: ignore[misc]
+    for precision in precisions if with_compiled else ():
+        compiled = CompiledPolicy(network, head="greedy", device=device, precision=_checked(precision))
+        found.append(Acting(f"compiled, {precision}", lambda policy=compiled: policy.act(observations), batch_size))  # type: ignore[misc]
     if device == "cpu":
         networks = [network] * batch_size
         found.append(Acting("once per env, float32", lambda: act_one_by_one(networks, observations), batch_size))
@@ -114,7 +120,9 @@ def per_env_contestants(network_name: str, batch_size: int) -> list[Acting]:
 
 def measure(arguments: argparse.Namespace, batch_size: int) -> list[Rates]:
     """All ways in alternating rounds, for one batch size."""
-    contestants = shared_contestants(arguments.network, batch_size, arguments.precisions, arguments.device)
+    contestants = shared_contestants(
+        arguments.network, batch_size, arguments.precisions, arguments.device, with_compiled=arguments.compiled
+    )
     if arguments.device == "cpu" and batch_size <= arguments.most_members:
         contestants += per_env_contestants(arguments.network, batch_size)
     return alternate(contestants, rounds=arguments.rounds, seconds=arguments.seconds, warm_up_seconds=0.1)
@@ -145,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for batch_size, rows in rates.items():
         title = f"{arguments.network} on {arguments.device}, {batch_size} environments at once"
         print_rates(title, rows, frames_per_step=1, unit="actions/s")
-        theirs = [row.name for row in rows if "once per env" in row.name]
+        theirs = [row.name for row in rows if "once per env" in row.name or row.name.startswith("compiled")]
         for name, row in samples_of(rows, "actions/s", theirs=theirs).items():
             samples[f"{name}, batch {batch_size}"] = row
     settings = {name: value for name, value in vars(arguments).items() if name not in ("json", "compare")}
@@ -167,6 +175,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=positive_int, metavar="N", default=1, help=text)
     text = "environments with weights of their own are measured up to this batch size (default 128)"
     parser.add_argument("--most-members", type=positive_int, metavar="N", default=128, help=text)
+    text = "also with torch.compile, which takes minutes: it translates each network once per batch size"
+    parser.add_argument("--compiled", action="store_true", help=text)
     add_timing(parser, rounds=5, seconds=0.5)
     add_output(parser, "inference")
     arguments = parser.parse_args(argv)
@@ -178,6 +188,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         _checked(precision)
     if not arguments.precisions:
         raise UnknownSetting("--precisions: at least one of float32, bfloat16")
+    if arguments.compiled:
+        require_compiler()
     return arguments
 
 

@@ -56,3 +56,40 @@ def test_what_there_is_not_is_one_line(words, named, capsys):
     errors = capsys.readouterr().err
     assert named in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch, capsys):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert cli.main(["bench", "inference", "--compiled"]) == 2
+    assert "no C++ compiler here: none of g++, clang++, c++" in capsys.readouterr().err
+    monkeypatch.setenv("CXX", "my-compiler")
+    assert cli.main(["bench", "inference", "--compiled"]) == 2
+    assert "none of my-compiler is found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.usefixtures("one_torch_thread")
+def test_what_is_compiled_decides_alike(precision, monkeypatch):
+    asked = []
+
+    def traced(network, **keywords):  # stands in for torch.compile, which needs minutes on a busy machine
+        asked.append(keywords)
+        return network
+
+    monkeypatch.setattr("torch.compile", traced)
+    rows = {row.name: row for row in inference.shared_contestants("mlp", 5, [precision], "cpu", with_compiled=True)}
+    compiled, batched = rows[f"compiled, {precision}"], rows[f"batched, {precision}"]
+    assert asked == [{"dynamic": False}]
+    assert compiled.act().actions.tolist() == batched.act().actions.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_torch_compiles_what_acts(tmp_path):
+    path = tmp_path / "inference.json"
+    words = ["--network", "mlp", "--batch-sizes", "4", "--rounds", "1", "--seconds", "0.01", "--compiled"]
+    assert cli.main(["bench", "inference", *words, "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    assert document["samples"]["compiled, bfloat16, batch 4"]["ours"] is False
+    assert all(row["median"] > 0 for row in document["results"]["4"])
