@@ -28,7 +28,8 @@ class Entry:
         contenders: option -> contenders by name; those whose package is not installed are left out and named.
         note: a paragraph above the tables, in Markdown.
         is_long: it is made only where it is asked for by name.
-        keeps_runs: it takes a folder in which it goes on after an interruption.
+        kept_by: option, and name of the file or folder after it, in which it keeps what has ended of it: after an
+            interruption it goes on. None where it begins anew.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Entry:
     contenders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     note: str = ""
     is_long: bool = False
-    keeps_runs: bool = False
+    kept_by: tuple[str, str] | None = None
 
     @property
     def verb(self) -> str:
@@ -76,6 +77,18 @@ def _speedups(key: str, title: str) -> Entry:
         ("speedups", key),
         ("speedups", key, "--quick"),
         note="Figures marked as theirs are those of the source documents, on their hardware.",
+    )
+
+
+def _solved(key: str, title: str, seeds: int) -> Entry:
+    return Entry(
+        f"solved-{key}",
+        f"Speed ladder to the mark: {title}",
+        ("speedups", key, "--solve", "--seeds", str(seeds)),
+        ("speedups", key, "--solve", "--seeds", "1", "--minutes", "0.5"),
+        note="Wall clock until the mark is reached; a training that has not reached it counts as longer than any.",
+        is_long=True,
+        kept_by=("--solved", "solved.csv"),
     )
 
 
@@ -155,13 +168,16 @@ ENTRIES: tuple[Entry, ...] = (
     _speedups("dqn", "DQN on Pong"),
     _speedups("ppo", "PPO on CartPole"),
     _speedups("es", "evolution strategies on HalfCheetah"),
+    _solved("dqn", "DQN on Pong", 1),
+    _solved("ppo", "PPO on CartPole", 5),
+    _solved("es", "evolution strategies on HalfCheetah", 1),
     Entry(
         "learning-cartpole",
         "Learning: CartPole",
         (*_CARTPOLE, "--seeds", "5"),
         (*_CARTPOLE, "--seeds", "1", "--minutes", "1"),
         note=_LEARNING,
-        keeps_runs=True,
+        kept_by=("--run-dir", "trainings"),
     ),
     Entry(
         "learning-pong",
@@ -170,7 +186,7 @@ ENTRIES: tuple[Entry, ...] = (
         (*_LONG_PONG, "--seeds", "1"),
         note=_LEARNING,
         is_long=True,
-        keeps_runs=True,
+        kept_by=("--run-dir", "trainings"),
     ),
     Entry(
         "learning-halfcheetah",
@@ -179,7 +195,7 @@ ENTRIES: tuple[Entry, ...] = (
         (*_CHEETAH, "--seeds", "1", "--minutes", "1", "--", "--backend", "envpool"),
         note=_LEARNING,
         is_long=True,
-        keeps_runs=True,
+        kept_by=("--run-dir", "trainings"),
     ),
     Entry(
         "scaling",

@@ -21,9 +21,9 @@ def draw(verb: str, document: Document, path: Path) -> bool:
         path: an SVG file; its folder is made.
 
     Returns:
-        Whether there is a picture of this benchmark.
+        Whether there is anything to draw.
     """
-    if verb not in _PICTURES:
+    if verb not in _PICTURES or (verb == "speedups" and not rung_groups(document)):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     _PICTURES[verb](document, path)

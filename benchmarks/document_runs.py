@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,10 +111,14 @@ def _measure(entry: Entry, folder: Path, words: Sequence[str], missing: Sequence
     for path in (result, log, folder / f"{entry.name}.run.json"):
         path.unlink(missing_ok=True)
     options = ["--json", str(result)]
-    if entry.keeps_runs:
-        # Trainings of another commit are not gone on with.
-        options += ["--run-dir", str(folder / f"{entry.name}-runs" / (_base(commit()) or "no-commit")[:12])]
-        options += ["--fresh"] if fresh else []
+    if entry.kept_by is not None:
+        # What another commit has left is not gone on with.
+        kept = folder / f"{entry.name}-kept" / (_base(commit()) or "no-commit")[:12]
+        if fresh and kept.exists():
+            shutil.rmtree(kept)
+        kept.mkdir(parents=True, exist_ok=True)
+        option, name = entry.kept_by
+        options += [option, str(kept / name)]
     place = words.index("--") if "--" in words else len(words)
     start = time.perf_counter()
     exit_code = run_command(["bench", *words[:place], *options, *words[place:]], log)

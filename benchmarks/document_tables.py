@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .emulator_limit import FRAME_SKIP
-from .learning_curves import HEADER, table_rows
+from .learning_curves import HEADER, table_rows, to_the_mark
 from .report import rate_table
 from .scaling_model import Costs
 from .scaling_report import measured_tables
@@ -62,7 +62,7 @@ def compiled_groups(document: Document) -> dict[str, list[Rates]]:
 def rung_groups(document: Document) -> dict[str, list[Rates]]:
     """The measured rungs of every table of a ladder."""
     groups: dict[str, list[Rates]] = {}
-    for row in document["results"]["rungs"]:
+    for row in document["results"].get("rungs", ()):
         if row["rates"] is not None:
             groups.setdefault(row["table"], []).extend(rates_of([{**row["rates"], "name": row["rung"]}]))
     return groups
@@ -163,9 +163,25 @@ def _inference(document: Document) -> list[PageTable]:
 
 def _speedups(document: Document) -> list[PageTable]:
     tables: dict[str, list[Mapping[str, Any]]] = {}
-    for row in document["results"]["rungs"]:
+    for row in document["results"].get("rungs", ()):
         tables.setdefault(row["table"], []).append(row)
-    return [_ladder_table(title, rows) for title, rows in tables.items()]
+    solutions = document["results"].get("solutions")
+    return [
+        *(_ladder_table(title, rows) for title, rows in tables.items()),
+        *([] if solutions is None else [_solved_table(solutions)]),
+    ]
+
+
+def _solved_table(solutions: Sequence[Mapping[str, Any]]) -> PageTable:
+    """Trainings of the rungs to the mark."""
+    rungs: dict[str, list[dict[str, Any]]] = {}
+    for row in solutions:
+        rungs.setdefault(row["rung"], []).append({**row, "minutes": row["seconds"] / 60})
+    rows = []
+    for name, own in rungs.items():
+        cells = [name, f"{sum(row['solved'] for row in own)} of {len(own)}"]
+        rows.append([*cells, to_the_mark(own, "minutes").text("{:,.2f}"), to_the_mark(own, "env_steps").text()])
+    return PageTable("To the mark, medians and range", ("rung", "solved", "minutes", "steps"), rows)
 
 
 def _ladder_table(title: str, rungs: Sequence[Mapping[str, Any]]) -> PageTable:

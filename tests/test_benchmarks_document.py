@@ -156,6 +156,16 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settin
             ]
         },
     ),
+    "solved-ppo": (
+        {},
+        {
+            "solutions": [
+                {"rung": "serial", "solved": 1, "seconds": 90.0, "env_steps": 1000},
+                {"rung": "serial", "solved": 0, "seconds": 600.0, "env_steps": 9000},
+                {"rung": "default", "solved": 1, "seconds": 6.0, "env_steps": 800},
+            ]
+        },
+    ),
     "learning-cartpole": (
         {"seeds": 1},
         {"runs": [learnt("ppo", "CartPole-v1", 8.0), learnt("es", "CartPole-v1", 9.0)], "failures": ["dqn: it broke"]},
@@ -328,6 +338,8 @@ def test_page_has_every_table_picture_and_target(tmp_path: Path) -> None:
     assert "document: 20,000, 6 processes" in text
     assert "| envpool | envpool / changed | 84 | 84 - 84 | 1.00 | 0.84 | 24 |" in text
     assert "not applicable: no CUDA device" in text
+    assert "| serial | 1 of 2 | not reached (1.50 - not reached) |" in text
+    assert "| default | 1 of 1 | 0.10 | 800 |" in text
     assert "dqn: it broke" in text
     assert "Left out: `something: it is not installed`" in text
     assert "vecenv bench compiled\n```" in text
@@ -409,9 +421,15 @@ def test_trainings_get_a_folder_of_their_commit(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(document_runs, "commit", lambda: "a" * 40 + "-dirty")
     entry = BY_NAME["learning-halfcheetah"]
     (known,) = measure_all([entry], tmp_path, quick=False, fresh=True)
-    (words,) = called
-    assert words[words.index("--run-dir") + 1] == str(tmp_path / "learning-halfcheetah-runs" / ("a" * 12))
-    assert "--fresh" in words[: words.index("--")]
+    words = called[0]
+    kept = tmp_path / "learning-halfcheetah-kept" / ("a" * 12)
+    assert words[words.index("--run-dir") + 1] == str(kept / "trainings")
+    assert words.index("--run-dir") < words.index("--")
+    (kept / "trainings").mkdir()
+    measure_all([replace(entry, words=("learning", "--seeds", "1"))], tmp_path, quick=False, fresh=False)
+    assert (kept / "trainings").exists()  # gone on with
+    measure_all([entry], tmp_path, quick=False, fresh=True)
+    assert not (kept / "trainings").exists()
     assert words[words.index("--") :] == ["--", "--backend", "envpool"]
     assert known.command == f"vecenv bench {' '.join(entry.words)}"
 
