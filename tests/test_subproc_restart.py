@@ -346,6 +346,45 @@ def test_rows_that_a_worker_has_finished_are_reported_as_they_were():
         assert (rewards[place], truncations[place], infos["time"][place]) == (2.0, False, 2)
 
 
+class DiesAfterWritingEnv(CountEnv):
+    """Writes its observations in place, as games do, and takes its process with it after some of them."""
+
+    def reset_into(self, out, **arguments):
+        observation, info = self.reset(**arguments)
+        out[...] = observation
+        return info
+
+    def step_into(self, action, out):
+        self.time += 1
+        out[...] = self._observation()
+        if self.time == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return float(self.time), False, False, {}
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_the_last_known_observation_is_one_that_the_caller_saw(mode):
+    """Neither what a step that never finished had written, nor what a row stepped just before it had."""
+    fns = [functools.partial(CountEnv, uid=uid, length=99) for uid in range(3)]
+    fns.append(functools.partial(DiesAfterWritingEnv, uid=3, dies_at=12))
+    with restarting(fns, num_workers=1, batch_size=2, autoreset_mode=mode) as envs:
+        last = dict(enumerate(envs.reset()[0].tolist()))
+        envs.send([0] * 4, range(4))
+        cut_off = set()
+        for _ in range(60):
+            observations, _, _, truncations, infos = envs.recv(timeout=30)
+            for place, row in enumerate(infos["env_id"].tolist()):
+                told = observations[place].tolist()
+                if "worker_restarted" in infos and infos["worker_restarted"][place]:
+                    final = told if mode == "NextStep" else infos["final_obs"][place].tolist()
+                    assert final == last[row]
+                    assert truncations[place]
+                    cut_off.add(row)
+                last[row] = told
+            envs.send([0, 0], infos["env_id"])
+        assert 3 in cut_off
+
+
 def test_deaths_far_apart_do_not_add_up_where_rows_are_sent_alone():
     with restarting(count_fns(), batch_size=4) as envs:
         envs.reset(seed=1)

@@ -13,6 +13,7 @@ from vecenv.infos import Infos
 from vecenv.pickling import dumps
 from vecenv.protocol import RESET_ROW, STEP_ROW
 from vecenv.row_wait import RowWait
+from vecenv.spaces import copy_arrays, map_arrays
 from vecenv.subproc_calls import WorkerCalls
 from vecenv.worker_settings import WorkerSettings
 
@@ -27,6 +28,8 @@ class WorkerRows(WorkerCalls):
     # Seed and options of the newest reset of each row, for a worker that takes the place of one that died over it.
     _row_resets: dict[int, tuple[int | None, dict[str, Any] | None]]
     _row_wait: RowWait
+    # Observations as the caller saw them last, of rows that were sent; kept where dead workers are replaced.
+    _last_seen: Any = None
 
     # -- single rows, as VecEnv asks for them ------------------------------------------------------------------------
 
@@ -36,7 +39,16 @@ class WorkerRows(WorkerCalls):
         self._control.wide_rows[rows] = wide
         if not self._actions_fixed:
             self._send_to_owners("row_actions", {row: self._action_objects[row] for row in rows})
+        if self._recovery.restarts and self._objects is None:
+            self._keep_last_seen(rows)
         self._request_rows(rows, STEP_ROW)
+
+    def _keep_last_seen(self, rows: list[int]) -> None:
+        """Keep what the rows show: a worker writes over it, and may die before anyone is told of what it wrote."""
+        newest = self.observations
+        if self._last_seen is None:
+            self._last_seen = map_arrays(newest, np.empty_like)
+        copy_arrays(self._last_seen, newest, rows)
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         self._check_idle("send_reset")
@@ -137,6 +149,9 @@ class WorkerRows(WorkerCalls):
         self._arena.clear(unfinished)
         for row in unfinished:
             self._row_records.pop(row, None)
+        stepped = [row for row in unfinished if self._control.kinds[row] == STEP_ROW]
+        if self._last_seen is not None and stepped:
+            copy_arrays(self.observations, self._last_seen, stepped)
 
     def _ask_again(self, rows: list[int]) -> None:
         """Send what does not stand in the block to the worker that takes the place of one that died over it."""
