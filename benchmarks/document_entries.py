@@ -10,7 +10,7 @@ from .contestants import BACKENDS, Contender
 from .peers import PEERS
 
 PONG = "PongNoFrameskip-v4"
-GAMES = ("Pong", "Breakout", "Seaquest", "MsPacman", "Qbert", "SpaceInvaders", "Freeway")
+GAMES: tuple[str, ...] = ("Pong", "Breakout", "Seaquest", "MsPacman", "Qbert", "SpaceInvaders", "Freeway")
 GAMES += ("MontezumaRevenge", "BeamRider", "Enduro")
 GAME_IDS = ",".join(f"{game}NoFrameskip-v4" for game in GAMES)
 SHORT = ("--rounds", "3", "--seconds", "0.2")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .startup import PHASES
+from .document_entries import GAMES
+from .document_tables import rates_of
 
 Document = Mapping[str, Any]
 Read = Callable[[Document], float | None]
@@ -91,8 +92,8 @@ def _kernel(stage: str, document: Document) -> float | None:
 
 
 def _over_async(document: Document) -> float:
-    ours, theirs = document["results"]["cart_pole"]
-    return statistics.median(x / y for x, y in zip(ours["samples"], theirs["samples"], strict=True))
+    ours, theirs = rates_of(document["results"]["cart_pole"])
+    return ours.ratio_to(theirs)
 
 
 def _compiled(num_envs: int, ours: str, theirs: str, document: Document) -> float | None:
@@ -102,7 +103,7 @@ def _compiled(num_envs: int, ours: str, theirs: str, document: Document) -> floa
 
 def _start_seconds(document: Document) -> float | None:
     build = document["results"]["build"].get("subproc")
-    return None if build is None else statistics.median(sum(run["seconds"][: len(PHASES)]) for run in build["warm"])
+    return None if build is None else float(statistics.median(sum(run["seconds"]) for run in build["warm"]))
 
 
 def _worker_memory(document: Document) -> float | None:
@@ -110,7 +111,7 @@ def _worker_memory(document: Document) -> float | None:
     build, settings = document["results"]["build"].get("subproc"), document["settings"]
     if build is None or settings["num_envs"] != 8 * settings["num_workers"]:
         return None
-    return max(size for run in build["warm"] for size in run["private_bytes"]) / 1e6
+    return float(max(size for run in build["warm"] for size in run["private_bytes"])) / 1e6
 
 
 def _bare_share(document: Document) -> float | None:
@@ -145,7 +146,6 @@ def _cheetah(column: str, at_least: float, wanted: str, unit: float, document: D
 
 
 _PONG = "Pong, 16 envs, gray 84x84x4, skip 4, max-pool, sticky 0"
-_GAMES = ("Pong", "Breakout", "Seaquest", "MsPacman", "Qbert", "SpaceInvaders", "Freeway")
 _ATARI = "atari-speed.md"
 _SUBPROC = "CartPole, subproc, 8 envs, 2 workers"
 _COMPILED = "CartPole, compiled, {:,} envs"
@@ -189,7 +189,7 @@ TARGETS: tuple[Target, ...] = (
     _pong("EnvPool", "at least 1.4x EnvPool", 1.4),
     _pong("Gymnasium AsyncVectorEnv", "at least 3.5x Gymnasium's `AsyncVectorEnv`", 3.5),
     _pong("SB3 SubprocVecEnv", "at least 3.5x SB3's `SubprocVecEnv`", 3.5),
-    *(_game(game) for game in (*_GAMES, "MontezumaRevenge", "BeamRider", "Enduro")),
+    *(_game(game) for game in GAMES),
     _fused("changed rows only", "observe", 8.0),
     _fused("full game frame", "observe, whole frame", 20.0),
     Target(_SUBPROC, "at least 6x Gymnasium's `AsyncVectorEnv`", "workers", _over_async, 6.0),
