@@ -182,6 +182,31 @@ def test_failures_of_single_rows(build):
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_a_failure_of_a_whole_batch_is_raised_by_recv(build):
+    """As `send` starts a step and does not wait for its end; an action that is wrong is refused by `send` itself."""
+    with build([CountEnv, functools.partial(CountEnv, fails_at=2), CountEnv, CountEnv]) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(ValueError, match="actions"):
+            envs.send([0, 0, 0, 7])
+        envs.send([0] * 4)
+        envs.recv(timeout=30)
+        envs.send([0] * 4)
+        with pytest.raises(AlreadyPendingCallError):
+            envs.step([0] * 4)
+        with pytest.raises(EnvError, match="boom from env 0") as caught:
+            envs.recv(timeout=30)
+        assert isinstance(caught.value, ValueError)
+        assert [failure.env_index for failure in caught.value.failures] == [1]
+        with pytest.raises(NoAsyncCallError):
+            envs.recv(timeout=30)
+        with pytest.raises(gym.error.ResetNeeded):
+            envs.send([0] * 4)
+        envs.reset()
+        envs.send([0] * 4)
+        np.testing.assert_array_equal(envs.recv(timeout=30)[1], [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(build):
     fns = [functools.partial(CountEnv, uid=uid, fails_at=2 if uid == 2 else None) for uid in range(4)]
     with build(fns, batch_size=4) as envs:

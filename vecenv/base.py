@@ -113,6 +113,8 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             infos: dict of arrays with masks.
 
         Raises:
+            AlreadyPendingCallError: a step of the whole batch was sent and not received, as in Gymnasium's
+                `AsyncVectorEnv`; rows that were sent alone are waited for and dropped.
             EnvError: some envs raised.
             WorkerDied: a worker process ended.
         """

@@ -15,7 +15,7 @@ from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.env_failures import SliceFailed
 from vecenv.env_slice import EnvSlice, build_envs
-from vecenv.errors import EnvFailure, env_error
+from vecenv.errors import EnvError, EnvFailure, env_error
 from vecenv.infos import InfoBatch, Infos, own_copy
 from vecenv.send_recv import SendRecvVecEnv
 from vecenv.settings import ObservationMode, VectorSettings, describe_env, joined_descriptions
@@ -90,6 +90,7 @@ class SyncVecEnv(SendRecvVecEnv):
             self._objects, self._final_objects = self._slice.objects, self._slice.final_objects
         self._row_records: dict[int, dict[str, Any] | EnvFailure] = {}
         self._rows_alone = False
+        self._failure: EnvError | None = None
 
     def record(self, row: int, info: dict[str, Any]) -> None:
         """Take one env's info (for the slice, not for users)."""
@@ -101,6 +102,7 @@ class SyncVecEnv(SendRecvVecEnv):
             self._infos.record(row, info)
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
+        self._failure = None
         rows = list(range(self.num_envs))
         if selected is not None:
             rows = selected.nonzero()[0].tolist()
@@ -110,7 +112,10 @@ class SyncVecEnv(SendRecvVecEnv):
 
     def _send_step(self, slot: int, wide: bool) -> None:
         actions = self._actions(wide)
-        self._run("step", lambda: self._slice.step(slot, actions))
+        try:
+            self._run("step", lambda: self._slice.step(slot, actions))
+        except EnvError as error:  # `recv` raises it, and not `send`, as where envs are stepped elsewhere
+            self._failure = error
 
     def _actions(self, wide: bool) -> list[Any]:
         if not self._actions_fixed:
@@ -118,6 +123,11 @@ class SyncVecEnv(SendRecvVecEnv):
         return split_actions(self.single_action_space, self._arrays.actions, wide, slice(None), self.num_envs)
 
     def _receive(self, timeout: float | None) -> Infos:
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                self._failure = None
         infos: Infos = self._infos.take()
         return infos
 
