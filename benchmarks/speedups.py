@@ -226,6 +226,8 @@ def _publish(
     samples = {}
     for ladder, result in measured:
         for rung in result.table.rungs:
+            if rung.build is None:
+                continue
             row = result.rates.get(rung.name)
             base, before = result.base_of(rung), result.before(rung)
             rows.append(
@@ -260,12 +262,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LADDERS",
         help=f"which, comma-separated: {', '.join(LADDERS)} (default: all)",
     )
-    parser.add_argument("--only", type=words, metavar="RUNG,RUNG", help="these rungs alone; the first is the base")
+    parser.add_argument(
+        "--only",
+        type=words,
+        metavar="RUNG,RUNG",
+        help="these rungs alone, the first is the base; an unknown one lists all",
+    )
     add_timing(parser, rounds=5, seconds=5.0)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds of {QUICK_SECONDS:g} s")
     parser.add_argument("--solve", action="store_true", help="train every rung to the mark, in place of its rate")
     parser.add_argument(
-        "--seeds", type=positive_int, default=5, metavar="R", help="with --solve: trainings (default 5)"
+        "--seeds",
+        type=positive_int,
+        default=5,
+        metavar="R",
+        help="with --solve: trainings of each, with seeds 0 to R - 1 (default 5)",
     )
     text = "with --solve: limit of one training (default: the ladder's own)"
     parser.add_argument("--minutes", type=positive_number, metavar="M", help=text)

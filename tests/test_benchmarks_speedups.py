@@ -98,6 +98,7 @@ def test_rates_ratios_and_their_figures(
     assert rows["best"]["times_before"] == 3.0  # the rung between could not be measured
     assert rows["better"]["figures"] == {"bytes per pair": 24.0}
     assert rows["absent"]["rates"] is None
+    assert "learning" not in rows  # nothing to measure
     assert rows["base"]["theirs"][0] == {"source": "document 1", "rate": 227, "text": "52 min"}
     assert document["samples"]["fake all best"]["values"] == [300.0] * 5  # type: ignore[index]
     assert sorted(closed) == [50.0, 100.0, 300.0]
