@@ -10,6 +10,7 @@ MANIFESTS := setup.cfg pyproject.toml constraints.txt
 
 PONG_ARGS ?=
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 PARITY_ARGS ?=
 BENCH_ARGS ?=
 
@@ -61,12 +62,21 @@ hooks: $(VENV)/.stamp-dev
 test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/.stamp-dev lint types docs portable
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+# What takes minutes is left out, files are spread over processes, and what hangs where pytest-timeout cannot interrupt it
+# (in C, with the interpreter locked) ends its process with a traceback.
+QUICK := -m "not slow" -n $(TEST_PROCESSES) --dist loadfile --max-worker-restart 0 \
+	-o faulthandler_timeout=360 -o faulthandler_exit_on_timeout=true
 
-# The back ends once more over the means that every POSIX system has, in place of Linux's own.
+check: $(VENV)/.stamp-dev lint types docs portable
+	$(BIN)/python -m pytest $(QUICK) $(PYTEST_ARGS)
+
+# What rests on shared memory and signals, over the means that every POSIX system has in place of Linux's own. Spaces, actions
+# and states of environments lie above them and are the same code.
+PORTABLE_TESTS := $(wildcard tests/test_subproc_*.py) tests/test_vec_contract.py tests/test_vec_hardening.py \
+	tests/test_vec_send_recv.py
+
 portable: $(VENV)/.stamp-dev
-	VECENV_PORTABLE=1 $(BIN)/python -m pytest -q -m "not slow" $(wildcard tests/test_vec_*.py tests/test_subproc_*.py)
+	VECENV_PORTABLE=1 $(BIN)/python -m pytest -q $(QUICK) $(PORTABLE_TESTS)
 
 # The oldest Gymnasium that is supported and the one that RLlib pins, each in a venv of its own. Left out are tests of
 # what Gymnasium itself did otherwise then: ids of its own, and vector envs that write into the metadata of classes.

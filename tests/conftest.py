@@ -1,11 +1,14 @@
-"""Start of every test run: says what to do where vecenv was never installed."""
+"""Start of every test run: says what to do where vecenv was never installed, and spares workers the tests' imports."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+
+# Tests about what workers import, and about the source lines that a traceback from a worker shows.
+IMPORTED_BY_WORKERS = {"test_subproc_failures", "test_subproc_start"}
 
 
 def _is_installed(name: str) -> bool:
@@ -26,6 +29,35 @@ def pytest_configure(config: pytest.Config) -> None:
             "installing; run `make setup`, then `make test`",
             returncode=4,
         )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Classes and functions of test modules reach workers by value, as those of a notebook do.
+
+    By reference every worker would import the test module, and with it pytest, or even torch, which costs more than
+    most tests do.
+    """
+    import cloudpickle
+
+    for item in session.items:
+        module = getattr(item, "module", None)
+        if module is not None and module.__name__.rpartition(".")[2] not in IMPORTED_BY_WORKERS:
+            cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pytest_in_fork_servers() -> Iterator[None]:
+    """Workers that do import a test module find pytest loaded already."""
+    from vecenv.fork_server import ForkServer
+
+    launch = ForkServer.launch
+
+    def launch_with_pytest(self: ForkServer, descriptors: Sequence[int], preload: Sequence[str] = ()) -> int:
+        return launch(self, descriptors, (*preload, "pytest"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForkServer, "launch", launch_with_pytest)
+        yield
 
 
 @pytest.fixture
