@@ -11,6 +11,9 @@ from .learning_plot import plot_learning
 from .timing import Rates
 from .wrappers import plot_prices
 
+#: Rates further apart than this stand on a logarithmic scale, where the slowest can still be seen.
+MOST_TIMES = 30
+
 
 def draw(verb: str, document: Document, path: Path) -> bool:
     """Draw the picture of a benchmark.
@@ -51,7 +54,9 @@ def draw_bars(path: Path, groups: Mapping[str, Sequence[Rates]], unit: str, thei
         axes.barh([row.name for row in rates], medians, xerr=spread, color=colours, ecolor="black", capsize=2)
         axes.invert_yaxis()
         axes.set_title(title, fontsize="medium", loc="left")
-        axes.set_xlabel(unit)
+        is_wide = max(medians) > MOST_TIMES * min(medians)
+        axes.set_xscale("log" if is_wide else "linear")
+        axes.set_xlabel(f"{unit} (logarithmic)" if is_wide else unit)
         axes.tick_params(axis="y", labelsize="small")
     _save(figure, path)
 
