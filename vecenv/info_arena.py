@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vecenv.buffers import aligned
-from vecenv.infos import Infos, Signature, add_column, add_info, dtype_of, signature_of, value_in
+from vecenv.infos import Infos, Signature, add_column, add_info, dtype_of, put_column, signature_of, value_in
 from vecenv.protocol import BlockPlan, column_arrays
 
 Array = npt.NDArray[Any]
@@ -108,7 +108,7 @@ class InfoArena:
             if np.count_nonzero(present):
                 if key in infos:
                     return None
-                add_column(infos, key, values[rows], present)
+                put_column(infos, key, values[rows], present)  # a list of rows picks copies
         return infos
 
     def clear(self, rows: list[int]) -> None:

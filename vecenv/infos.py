@@ -137,11 +137,15 @@ def add_column(infos: Infos, key: str, values: Array, mask: Array) -> None:
         values: `[num_envs, ...]`; rows outside the mask are ignored. Not kept: what is stored is a copy.
         mask: `[num_envs]` bool, not all False.
     """
-    values = values.copy()
+    put_column(infos, key, values.copy(), mask.copy())
+
+
+def put_column(infos: Infos, key: str, values: Array, mask: Array) -> None:
+    """Like `add_column`, but the arrays themselves become part of the infos, and are zeroed outside the mask."""
     if np.count_nonzero(mask) < len(mask):
         values[~mask] = 0
     infos[key] = values
-    infos[f"_{key}"] = mask.copy()
+    infos[f"_{key}"] = mask
 
 
 class InfoBatch:
