@@ -188,7 +188,6 @@ def test_a_killed_actor_is_reported_and_close_still_works(make_learner):
     learner.close()
 
 
-@pytest.mark.slow
 class MarkingEnv(CountEnv):
     """`CountEnv` that leaves a file when it is closed."""
 

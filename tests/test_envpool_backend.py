@@ -26,11 +26,21 @@ ENVPOOL = find_preset("envpool")
 make_pool = functools.partial(make_vec, backend="envpool", num_workers=1)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", PONG, "Pendulum-v1"])
-def test_keeps_the_contract(env_id: str) -> None:
+# Of Pong one mode, an emulated one, and all of them where there is time: starting a game is expensive.
+CONTRACTS = [
+    ("CartPole-v1", None),
+    ("Pendulum-v1", None),
+    (PONG, "SameStep"),
+    *(pytest.param(PONG, mode, marks=pytest.mark.slow) for mode in ("NextStep", "Disabled")),
+]
+
+
+@pytest.mark.parametrize(("env_id", "mode"), CONTRACTS)
+def test_keeps_the_contract(env_id: str, mode: str | None) -> None:
     make = functools.partial(make_pool, env_id, **({"noop_max": 1} if env_id == PONG else {}))
-    held = check_vec_env(lambda env_fns, **settings: make(len(env_fns), **settings), env_id=env_id)
-    assert len(held) > 30
+    modes = {} if mode is None else {"autoreset_modes": [mode]}
+    held = check_vec_env(lambda env_fns, **settings: make(len(env_fns), **settings), env_id=env_id, **modes)
+    assert len(held) > (30 if mode is None else 10)
 
 
 # -- physics ----------------------------------------------------------------------------------------------------------
