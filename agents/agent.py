@@ -34,11 +34,12 @@ from .algorithms import find_algorithm
 from .checkpoint_keeper import load_run
 from .config import RunConfig
 from .display import ProgressDisplay, quiet_console
+from .distributed import connect
 from .evaluation import trained_policy
 from .inference import BatchedPolicy
 from .playing import Played, play_episodes
 from .run_directory import RunDirectory
-from .training_run import Resume, TrainingRun, choose_device
+from .training_run import Resume, TrainingRun, choose_device, place_of_run
 
 
 class Agent:
@@ -106,6 +107,8 @@ class Agent:
     ) -> dict[str, Any]:
         """Train until the goal, a limit or Ctrl-C; goes on from the checkpoint where there is one.
 
+        In a script that ``torchrun`` started all ranks train together; the first one writes the files.
+
         Args:
             envs: made with :meth:`env_settings`; stays the caller's. None: made from the config and closed at the end.
             run_dir: folder for checkpoints, metrics, curve and summary; None: a new one under ``runs/``.
@@ -121,23 +124,30 @@ class Agent:
             UnknownSetting: a setting, space or checkpoint that does not fit, or a folder that holds another run.
             FloatingPointError: the loss is no longer a finite number; checkpoints from before stay.
             VecEnvError: an environment or a worker failed.
+            RankLost: another rank has ended.
         """
         unknown = sorted(changes.keys() - {field.name for field in dataclasses.fields(RunConfig)})
         if unknown:
             raise UnknownSetting(f"{', '.join(unknown)} is no setting of a run")
         config = dataclasses.replace(self.config, **changes)
+        place = place_of_run(config)
         resume = folder = None
         if self.path is not None:
             folder = self.path if self.path.is_dir() else self.path.parent
-        if run_dir is not None:
+        if run_dir is not None and place.rank == 0:
             RunDirectory.check_is_free(Path(run_dir), folder, "Agent.load it to go on")
         if self.path is not None and folder is not None:
             resume = Resume(load_run(self.path)[1], folder, fresh_envs)
-        with TrainingRun(config, resume, envs) as run:
-            directory = RunDirectory.create(config.env, config.algorithm) if run_dir is None else RunDirectory(run_dir)
-            display = ProgressDisplay(config.settings.total_steps, config.solve_at, quiet_console() if quiet else None)
-            summary = run.train(directory, display)
-        self.config, self.path = config, directory.checkpoint
+        device = choose_device(config.device, place)
+        with connect(place, device) as world, TrainingRun(config, resume, envs, world) as run:
+            directory = None
+            if world.is_first:
+                create = RunDirectory.create
+                directory = create(config.env, config.algorithm) if run_dir is None else RunDirectory(run_dir)
+            console = quiet_console() if quiet or directory is None else None
+            summary = run.train(directory, ProgressDisplay(config.settings.total_steps, config.solve_at, console))
+            path = world.from_first(None if directory is None else directory.checkpoint)
+        self.config, self.path = config, path
         return summary
 
     def policy(self, envs: VecEnv, *, sample: bool = False, seed: int = 0, device: str = "cpu") -> BatchedPolicy:

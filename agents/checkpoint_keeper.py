@@ -70,8 +70,9 @@ class CheckpointKeeper:
     those without a directory write nothing. Whether to save must then be the word of one of them.
     """
 
-    def __init__(self, config: RunConfig, learner: Learner, window: EpisodeWindow) -> None:
-        """Keep checkpoints of ``learner``, whose finished episodes are in ``window``."""
+    def __init__(self, config: RunConfig, learner: Learner, window: EpisodeWindow, num_ranks: int = 1) -> None:
+        """Keep checkpoints of ``learner``, whose finished episodes are in ``window``; it learns in so many ranks."""
+        self._num_ranks = num_ranks
         self._config = config
         self._learner = learner
         self._window = window
@@ -208,12 +209,13 @@ class CheckpointKeeper:
 
     def _restore_envs(self, checkpoint: dict[str, Any], fresh_envs: bool) -> str | None:
         """Set the saved states; None, or why there are new episodes instead."""
+        num_envs = self._num_ranks * self._learner.envs.num_envs
         if fresh_envs:
             reason: str | None = "--fresh-envs was given"
         elif checkpoint["env_states"] is None:
             reason = checkpoint["without_env_states"]
-        elif checkpoint["env_states"] and len(checkpoint["env_states"]) != self._learner.envs.num_envs:
-            reason = f"there were {len(checkpoint['env_states'])} and are {self._learner.envs.num_envs} now"
+        elif checkpoint["env_states"] and len(checkpoint["env_states"]) != num_envs:
+            reason = f"there were {len(checkpoint['env_states'])} and are {num_envs} now"
         else:
             states = unpack_states(checkpoint["env_states"])
             try:

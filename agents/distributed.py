@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from vecenv.errors import UnknownSetting
 
@@ -47,6 +50,10 @@ class Place:
     local_rank: int = 0
 
 
+ONLY_PLACE = Place()
+"""That of a process which learns by itself."""
+
+
 def find_place(environ: Mapping[str, str] | None = None) -> Place:
     """The place that ``torchrun`` gave to this process; the only one, where nothing says otherwise.
 
@@ -58,7 +65,7 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place:
     """
     environ = os.environ if environ is None else environ
     if not any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
-        return Place()
+        return ONLY_PLACE
     missing = [name for name in VARIABLES if not environ.get(name)]
     if missing:
         present = ", ".join(name for name in VARIABLES if environ.get(name))
@@ -86,7 +93,7 @@ class World:
 
     def __init__(
         self,
-        place: Place = Place(),
+        place: Place = ONLY_PLACE,
         timeout: timedelta = timedelta(seconds=TIMEOUT_SECONDS),
         group: distributed.ProcessGroup | None = None,
     ) -> None:
@@ -97,8 +104,8 @@ class World:
             timeout: longest wait for another rank.
             group: a line of its own; None: the one that all exchanges use.
         """
-        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
-        self._place, self._timeout, self._group = place, timeout, group
+        self.place, self.rank, self.size = place, place.rank, place.size
+        self._timeout, self._group = timeout, group
 
     @property
     def is_first(self) -> bool:
@@ -114,7 +121,7 @@ class World:
         if self.size == 1:
             return self
         with self._exchange():
-            return World(self._place, self._timeout, distributed.new_group(timeout=self._timeout))
+            return World(self.place, self._timeout, distributed.new_group(timeout=self._timeout))
 
     def gather(self, value: Value) -> list[Value]:
         """What every rank gave, in the order of ranks."""
@@ -166,9 +173,9 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise RankLost(
-                f"rank {self.rank} of {self.size} lost another rank, whose own error says why ({reason})"
+                f"rank {self.rank} of {self.size} lost another rank, whose own error says why ({_reason(error)}); the "
+                "last checkpoint stays"
             ) from error
 
 
@@ -197,19 +204,42 @@ def connect(place: Place, device: str, timeout_seconds: float = TIMEOUT_SECONDS)
     timeout = timedelta(seconds=timeout_seconds)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
+        store = _meeting_point(place, timeout)
+        store.set_timeout(timeout)
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            store=distributed.PrefixStore(  # type: ignore[attr-defined]
+                f"vecenv/{next(_meetings)}", store
+            ),
             rank=place.rank,
             world_size=place.size,
             timeout=timeout,
         )
     except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise RankLost(f"rank {place.rank} of {place.size} did not meet the others at {address} ({reason})") from error
+        raise RankLost(
+            f"rank {place.rank} of {place.size} did not meet the others at {address} ({_reason(error)})"
+        ) from error
     try:
         yield World(place, timeout)
     finally:
         distributed.destroy_process_group()
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in a few words, without the place in torch's sources and the advice that follows."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r"^\[[^]]*\]:? *", "", lines[0]).split(". ")[0].rstrip(".")
+
+
+_meetings = itertools.count()
+"""How often this process has connected: each time has names of its own at the meeting point."""
+
+
+@functools.cache
+def _meeting_point(place: Place, timeout: timedelta) -> Any:
+    """Where ranks find each other; kept until the process ends, so that none finds the one of an earlier run."""
+    store, _, _ = next(rendezvous("env://", place.rank, place.size, timeout=timeout))
+    return store
 
 
 class OwnRows:

@@ -14,11 +14,10 @@ from vecenv.errors import UnknownSetting, VecEnvError
 from .algorithms import ALGORITHMS, find_algorithm
 from .config import RunConfig
 from .display import ProgressDisplay, quiet_console
-from .distributed import Place, RankLost, World, connect, find_place
-from .learner import Algorithm
+from .distributed import RankLost, World, connect
 from .run_directory import RunDirectory
 from .train_arguments import TrainArguments, read_arguments
-from .training_run import Resume, TrainingRun, choose_device
+from .training_run import Resume, TrainingRun, choose_device, place_of_run
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -41,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE)
         return EXIT_OK if words else 2
     name, words = words[0], words[1:]
-    place = find_place()
-    _check_is_data_parallel(find_algorithm(name), place)
+    find_algorithm(name)
     arguments, checkpoint = read_arguments(name, words)
     config = arguments.run_config()
+    place = place_of_run(config)
     folder = _folder(arguments)
     resume = None
     resumed = None if arguments.resume is None else _folder_of(arguments.resume)
@@ -52,23 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         RunDirectory.check_is_free(folder, resumed, f"go on with --resume {folder}")
     if checkpoint is not None and resumed is not None:
         resume = Resume(checkpoint, resumed, arguments.fresh_envs)
-    device = choose_device(config.device, place.local_rank if place.size > 1 else None)
     try:
-        with connect(place, device) as world, _build(config, resume, world) as run:
+        with connect(place, choose_device(config.device, place)) as world, _build(config, resume, world) as run:
             if not world.is_first:
                 return _train_along(run)
             directory = RunDirectory.create(config.env, name) if folder is None else RunDirectory(folder)
             return _train(run, directory, ProgressDisplay(config.settings.total_steps, config.solve_at))
     except RankLost as error:
         return _fail(str(error))
-
-
-def _check_is_data_parallel(algorithm: Algorithm, place: Place) -> None:
-    if place.size > 1 and not algorithm.is_data_parallel:
-        raise UnknownSetting(
-            f"{algorithm.title} does not learn in the {place.size} ranks of torchrun, only PPO does: start it without "
-            "(ES: --engine processes or ray; DQN: --num-actors)"
-        )
 
 
 def _train_along(run: TrainingRun) -> int:

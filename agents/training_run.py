@@ -21,7 +21,7 @@ from .checkpoint_keeper import CheckpointKeeper
 from .config import RunConfig
 from .curve import draw_curve
 from .display import ProgressDisplay, ProgressFigures
-from .distributed import ALONE, World
+from .distributed import ALONE, ONLY_PLACE, Place, World, find_place
 from .health import take_health
 from .learner import CollectionInterrupted, UpdateReport
 from .metrics import MetricsWriter
@@ -69,7 +69,7 @@ class TrainingRun:
         self._started = time.perf_counter()
         self.config = config
         self.algorithm = find_algorithm(config.algorithm)
-        self.device = choose_device(config.device, world.local_rank if world.size > 1 else None)
+        self.device = choose_device(config.device, world.place)
         self.world = world
         self._at_close = contextlib.ExitStack()
         try:
@@ -83,7 +83,7 @@ class TrainingRun:
             )
             self._at_close.callback(self.learner.close)
             self.window = EpisodeWindow()
-            self.keeper = CheckpointKeeper(config, self.learner, self.window)
+            self.keeper = CheckpointKeeper(config, self.learner, self.window, world.size)
             self.is_resumed = resume is not None
             self.starts_anew: list[str] = []
             self._seconds_before, self._has_env_states = 0.0, False
@@ -245,19 +245,34 @@ class TrainingRun:
         }
 
 
-def choose_device(name: str, local_rank: int | None = None) -> str:
+def place_of_run(config: RunConfig) -> Place:
+    """Where this process stands among those that learn together, see :func:`~vecenv.agents.distributed.find_place`.
+
+    Raises:
+        UnknownSetting: the environment is half set, or there are several ranks and the algorithm learns in one process.
+    """
+    place, algorithm = find_place(), find_algorithm(config.algorithm)
+    if place.size > 1 and not algorithm.is_data_parallel:
+        raise UnknownSetting(
+            f"{algorithm.title} does not learn in the {place.size} ranks of torchrun, only PPO does: start it without "
+            "(ES spreads by --engine processes or ray, DQN by --num-actors)"
+        )
+    return place
+
+
+def choose_device(name: str, place: Place = ONLY_PLACE) -> str:
     """``auto`` takes CUDA where there is one.
 
     Args:
         name: what was asked for.
-        local_rank: number of this process on its machine where several learn together: each takes a GPU of its own.
+        place: of this process; where several learn together each takes a GPU of its own.
 
     Raises:
         UnknownSetting: for a device that torch does not know or does not have.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-        if local_rank is None:
+        if place.size == 1:
             return name
     try:
         kind = torch.device(name).type
@@ -267,16 +282,16 @@ def choose_device(name: str, local_rank: int | None = None) -> str:
         raise UnknownSetting(f"device {name!r} is not supported; use auto, cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UnknownSetting(f"device {name!r} was asked for, but torch finds no CUDA device here")
-    if local_rank is None or kind == "cpu":
+    if place.size == 1 or kind == "cpu":
         return name
     if name != "cuda":
         raise UnknownSetting(f"device {name!r} would be that of every rank; with cuda each takes a GPU of its own")
-    if local_rank >= torch.cuda.device_count():
+    if place.local_rank >= torch.cuda.device_count():
         raise UnknownSetting(
-            f"local rank {local_rank} has no GPU of its own: torch finds {torch.cuda.device_count()} here; start fewer "
-            "ranks, or use --device cpu"
+            f"local rank {place.local_rank} has no GPU of its own: torch finds {torch.cuda.device_count()} here; start "
+            "fewer ranks, or use --device cpu"
         )
-    return f"cuda:{local_rank}"
+    return f"cuda:{place.local_rank}"
 
 
 def _finite(value: float | None) -> float | None:
