@@ -175,7 +175,7 @@ LADDER = Ladder(
         f"per {ROWS:,} env steps, over the range of these means.",
         "CartPole steps in about ten microseconds, less than waking a worker costs: the default steps such "
         "environments in the learner's process, and workers pay only where a step costs more.",
-        "the default has 16 envs and storage in place.",
+        f"the default has {default_config().settings.num_envs} envs, whose storage is the rollout itself.",
     ),
     solve_minutes=10.0,
 )

@@ -11,12 +11,14 @@ import torch
 
 from vecenv.agents.config import PPO_PRESETS, RunConfig
 from vecenv.agents.es_config import ESConfig
-from vecenv.agents.learner import Episode, UpdateReport
+from vecenv.agents.learner import CollectionInterrupted, Episode, UpdateReport
+from vecenv.agents.population_evaluation import Broadcast
 from vecenv.agents.train_arguments import read_arguments
 from vecenv.benchmarks import bare_engine, ladder_es, ladder_ppo
 from vecenv.benchmarks.ladder import find_ladder
 from vecenv.benchmarks.ladder_training import TrainingContestant, TrainingSetup
 from vecenv.benchmarks.learner_watch import ReturnCurve, Stopwatch, roughness
+from vecenv.benchmarks.one_by_one import OneByOneProcesses, PlayerSetup
 
 
 def small_ppo(backend="sync"):
@@ -243,3 +245,33 @@ def test_a_bare_engine_steps_and_begins_again():
         assert players.measure(0.02) > 0
     finally:
         players.close()
+
+
+def test_one_by_one_stops_when_asked_and_plays_the_next_generation_whole():
+    config = small_es("CartPole-v1")
+    for num_workers in (0, 1):
+        setup = TrainingSetup(config, change=partial(ladder_es.put_one_by_one, num_workers=num_workers))
+        contestant = ladder_es.PayloadCounted(setup)
+        try:
+            learner = contestant.run.learner
+            with pytest.raises(CollectionInterrupted):
+                learner.train_once(lambda: True)
+            assert (learner.generation, learner.env_steps) == (0, 0)
+            learner.train_once()
+            assert learner.generation == 1
+            expected = played(config, generations=1, num_workers=0)[1]
+            assert np.array_equal(learner.parameters.detach().numpy(), expected)
+        finally:
+            contestant.close()
+
+
+@pytest.mark.timeout(60)
+def test_one_by_one_ends_with_its_process():
+    engine = OneByOneProcesses(PlayerSetup("CartPole-v1", small_es("CartPole-v1").settings, 0), 1)
+    try:
+        engine._processes[0].kill()
+        engine._processes[0].join()
+        with pytest.raises((EOFError, OSError)):
+            engine.evaluate(Broadcast(0, np.zeros(0, np.float32), None, None), lambda: False)
+    finally:
+        engine.close()
