@@ -53,14 +53,18 @@ class ArrayPool:
         self._kept: list[tuple[Array, ...]] = []
         # Without the interpreter lock, counts of references say nothing.
         self._reuses = getattr(sys, "_is_gil_enabled", lambda: True)()
-        self._references = _most_references((aligned_empty(1),))  # of memory that only a set refers to
+        array = aligned_empty(1)
+        self._references = sys.getrefcount(array.base)  # of memory that only a set refers to, as counted below
 
     def take(self) -> tuple[Array, ...]:
         """A set of arrays for the caller to keep; what they hold is arbitrary."""
         if not self._reuses:
             return self._make()
         for arrays in self._kept:
-            if _most_references(arrays) == self._references:
+            for array in arrays:
+                if sys.getrefcount(array.base) != self._references:
+                    break
+            else:
                 # Views: whoever changes the shape or the flags of what they got does not change the pool's array.
                 return tuple([array[...] for array in arrays])
         arrays = self._make()
@@ -68,8 +72,3 @@ class ArrayPool:
         if len(self._kept) > KEPT:
             self._kept.pop(0)
         return tuple([array[...] for array in arrays])
-
-
-def _most_references(arrays: tuple[Array, ...]) -> int:
-    """How many references the memory with the most of them has, those that this function makes included."""
-    return max([sys.getrefcount(array.base) for array in arrays])

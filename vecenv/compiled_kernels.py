@@ -94,7 +94,7 @@ def _taken_discrete(actions: Any, taken: Any, over: Any, rules: Any) -> Any:
     first, count = rules.first_action, rules.num_actions
     outside = 0
     for row in range(len(actions)):
-        outside += np.uint64(actions[row] - first) >= np.uint64(count)
+        outside += not np.uint64(actions[row] - first) < np.uint64(count)
     if outside == 0:
         return actions, -1
     for row in range(len(actions)):
@@ -248,7 +248,7 @@ def _step(actions: Any, batch: Any, results: Any, rules: Any, bounds: Any, param
     if actions.ndim == 1:  # known when this is compiled
         played, wrong = _taken_discrete(actions, batch.actions, batch.over, rules)
         if wrong >= 0:
-            return -1 - wrong
+            return -1 - int(wrong)
     else:
         played = batch.actions
     pending = 0
