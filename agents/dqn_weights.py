@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-import weakref
 from typing import Any
 
 import numpy as np
@@ -12,14 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from vecenv.buffers import Block, Layout, create_block_file
+from vecenv.buffers import Layout
 
 from .precision import ChosenPrecision
+from .shared_arrays import SharedArrays
 
 _VERSION, _UPDATES, _ENV_STEPS, _BFLOAT16 = range(4)
 
 
-class SharedWeights:
+class SharedWeights(SharedArrays):
     """All parameters and buffers of a network, twice, and a few numbers about them.
 
     The writer fills the copy that nobody reads and then raises the version; a reader whose copy was overwritten while
@@ -40,18 +38,9 @@ class SharedWeights:
         layout = Layout()
         layout.add("numbers", (4,), np.int64)
         layout.add("weights", (2, size), np.float32)
-        if descriptor is None:
-            descriptor = create_block_file()
-            os.ftruncate(descriptor, max(layout.size, mmap.PAGESIZE))
-        self.descriptor = descriptor
-        self._closer = weakref.finalize(self, os.close, descriptor)
-        block = Block(layout, descriptor)
-        self._numbers: NDArray[np.int64] = block["numbers"]
-        self._weights = torch.from_numpy(block["weights"])
-
-    def close(self) -> None:
-        """Close the descriptor; the memory stays mapped. May be called again."""
-        self._closer()
+        super().__init__(layout, descriptor)
+        self._numbers: NDArray[np.int64] = self._block["numbers"]
+        self._weights = torch.from_numpy(self._block["weights"])
 
     @property
     def version(self) -> int:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +9,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from vecenv.buffers import Block, Layout, available_memory, create_block_file
+from vecenv.buffers import Layout, available_memory
 from vecenv.errors import UnknownSetting
+
+from .shared_arrays import SharedArrays
 
 ArrayOf = NDArray[Any]
 
@@ -83,8 +82,8 @@ class ReplaySpec:
         return whole.reshape(len(whole), -1).view(np.uint8).reshape(len(whole), self.stack_size, self.frame_nbytes)
 
 
-class ReplayMemory:
-    """The arrays of a replay. Pages of the block cost memory only once they are written.
+class ReplayMemory(SharedArrays):
+    """The arrays of a replay.
 
     Attributes:
         frames: [E, L, F] uint8.
@@ -113,21 +112,13 @@ class ReplayMemory:
                     f"the replay needs {layout.size / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available; lower "
                     "replay_capacity"
                 )
-            descriptor = create_block_file()
-            os.ftruncate(descriptor, max(layout.size, mmap.PAGESIZE))
-        self.descriptor = descriptor
-        self._closer = weakref.finalize(self, os.close, descriptor)
-        block = Block(layout, descriptor)
-        self.frames: NDArray[np.uint8] = block["frames"]
-        self.kinds: NDArray[np.uint8] = block["kinds"]
-        self.actions: NDArray[np.int32] = block["actions"]
-        self.rewards: NDArray[np.float32] = block["rewards"]
+        super().__init__(layout, descriptor)
+        self.frames: NDArray[np.uint8] = self._block["frames"]
+        self.kinds: NDArray[np.uint8] = self._block["kinds"]
+        self.actions: NDArray[np.int32] = self._block["actions"]
+        self.rewards: NDArray[np.float32] = self._block["rewards"]
 
     @property
     def arrays(self) -> dict[str, ArrayOf]:
         """The arrays by name."""
         return {"frames": self.frames, "kinds": self.kinds, "actions": self.actions, "rewards": self.rewards}
-
-    def close(self) -> None:
-        """Close the descriptor; the arrays stay valid as long as they are held. May be called again."""
-        self._closer()
