@@ -8,11 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 from vecenv.agents.config import PPO_PRESETS, RunConfig
 from vecenv.agents.es_config import ESConfig
 from vecenv.agents.learner import CollectionInterrupted, Episode, UpdateReport
 from vecenv.agents.population_evaluation import Broadcast
+from vecenv.agents.population_network import build_policy_network
 from vecenv.agents.train_arguments import read_arguments
 from vecenv.benchmarks import bare_engine, ladder_es, ladder_ppo
 from vecenv.benchmarks.ladder import find_ladder
@@ -247,31 +249,32 @@ def test_a_bare_engine_steps_and_begins_again():
         players.close()
 
 
-def test_one_by_one_stops_when_asked_and_plays_the_next_generation_whole():
-    config = small_es("CartPole-v1")
-    for num_workers in (0, 1):
-        setup = TrainingSetup(config, change=partial(ladder_es.put_one_by_one, num_workers=num_workers))
-        contestant = ladder_es.PayloadCounted(setup)
-        try:
-            learner = contestant.run.learner
-            with pytest.raises(CollectionInterrupted):
-                learner.train_once(lambda: True)
-            assert (learner.generation, learner.env_steps) == (0, 0)
-            learner.train_once()
-            assert learner.generation == 1
-            expected = played(config, generations=1, num_workers=0)[1]
-            assert np.array_equal(learner.parameters.detach().numpy(), expected)
-        finally:
-            contestant.close()
-
-
-@pytest.mark.timeout(60)
-def test_one_by_one_ends_with_its_process():
-    engine = OneByOneProcesses(PlayerSetup("CartPole-v1", small_es("CartPole-v1").settings, 0), 1)
+def test_one_by_one_stops_when_asked():
+    change = partial(ladder_es.put_one_by_one, num_workers=0)
+    contestant = ladder_es.PayloadCounted(TrainingSetup(small_es("CartPole-v1"), change=change))
     try:
+        learner = contestant.run.learner
+        with pytest.raises(CollectionInterrupted):
+            learner.train_once(lambda: True)
+        assert (learner.generation, learner.env_steps) == (0, 0)
+    finally:
+        contestant.close()
+
+
+@pytest.mark.timeout(120)
+def test_processes_forget_a_generation_that_was_given_up_and_tell_their_end():
+    config = small_es("CartPole-v1").settings
+    space, actions = Box(-1.0, 1.0, (4,)), Discrete(2)
+    weights = torch.nn.utils.parameters_to_vector(build_policy_network(space, actions, config, 0).parameters()).numpy()
+    engine = OneByOneProcesses(PlayerSetup("CartPole-v1", config, 0), 1)
+    try:
+        with pytest.raises(CollectionInterrupted):
+            engine.evaluate(Broadcast(0, weights, None, None), lambda: True)
+        results = engine.evaluate(Broadcast(1, weights, None, None), lambda: False)
+        assert [(result.generation, result.pair) for result in results] == [(1, 0), (1, 1), (1, 2)]
         engine._processes[0].kill()
         engine._processes[0].join()
         with pytest.raises((EOFError, OSError)):
-            engine.evaluate(Broadcast(0, np.zeros(0, np.float32), None, None), lambda: False)
+            engine.evaluate(Broadcast(2, weights, None, None), lambda: False)
     finally:
         engine.close()
