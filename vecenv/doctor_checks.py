@@ -13,6 +13,8 @@ from pathlib import Path
 
 #: Modules whose functions Numba compiles and caches.
 KERNEL_MODULES = ("vecenv.preprocess.kernels", "vecenv.preprocess.image_kernels", "vecenv.compiled_kernels")
+#: Extras for work on vecenv itself. Fresh virtual environments bring an old setuptools, which troubles no user.
+_TOOL_EXTRAS = ("dev", "docs")
 _CHECK_SECONDS = 60.0
 _SUBPROC_SCRIPT = """
 import vecenv
@@ -37,6 +39,8 @@ def outdated_packages() -> Iterator[str]:
             continue
         name, least = match[1], match[2] or ""
         extra = re.search(r"""extra\s*==\s*["']([^"']+)["']""", marker)
+        if extra is not None and extra[1] in _TOOL_EXTRAS:
+            continue
         try:
             installed = version(name)
         except PackageNotFoundError:
