@@ -42,7 +42,7 @@ def masked_infos(raw: dict[str, Any], mask: Array) -> Infos:
         mask: `[rows]` bool.
     """
     infos: Infos = {}
-    whole = bool(mask.all())
+    whole = np.count_nonzero(mask) == len(mask)
     for key, values in raw.items():
         if isinstance(values, dict):
             infos[key], infos[f"_{key}"] = masked_infos(values, mask), mask.copy()

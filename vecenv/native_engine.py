@@ -206,7 +206,7 @@ class NativeVecEnv(SendRecvVecEnv):
 
     def _replace_ignored_actions(self) -> None:
         """Under NEXT_STEP the action after an end may be anything; engines would still look at it."""
-        if self._done.any():
+        if np.count_nonzero(self._done):  # a tenth of the time of any()
             map_arrays(self._arrays.actions, lambda array: only_rows(array, ~self._done))
 
     def _await_batch(self) -> None:
@@ -242,10 +242,10 @@ class NativeVecEnv(SendRecvVecEnv):
         arrays.lengths[rows] += 1
         # `_done` stands from the step before: under NEXT_STEP these rows were only reset.
         only_reset = self._done[rows] | self._only_reset[rows]
-        if only_reset.any():
+        if np.count_nonzero(only_reset):
             arrays.lengths[rows] -= only_reset
         over = self._games_over(batch)
-        if over.any():
+        if np.count_nonzero(over):
             end_episodes(arrays, np.arange(self.num_envs)[rows][over])
         infos = masked_infos(batch.infos, np.ones(len(rewards), np.bool_))
         if batch.final_observations is not None:
@@ -324,7 +324,7 @@ class NativeVecEnv(SendRecvVecEnv):
         terminations, truncations = arrays.terminations[rows], arrays.truncations[rows]
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             self._done[rows] = terminations | truncations
-        if self.settings.statistics and arrays.episode_ended[rows].any():
+        if self.settings.statistics and np.count_nonzero(arrays.episode_ended[rows]):
             add_episode_infos(infos, arrays.episode_ended[rows], EpisodeStatistics.of(arrays, rows))
         infos["env_id"], infos["_env_id"] = np.array(rows), np.ones(len(rows), np.bool_)
         return observations, arrays.rewards[rows], terminations, truncations, infos
