@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 # Tests about what workers import, and about the source lines that a traceback from a worker shows.
-IMPORTED_BY_WORKERS = {"test_subproc_failures", "test_subproc_start"}
+IMPORTED_BY_WORKERS = {"test_ray_backend", "test_subproc_failures", "test_subproc_start"}
 
 
 def _is_installed(name: str) -> bool:
