@@ -48,7 +48,7 @@ class RandomEnv(CountEnv):
 
 def uneven_fns(env_class=RandomEnv, count=8):
     return [
-        functools.partial(env_class, uid=uid, length=3 + uid % 3, seconds=0.01 if uid == 0 else 0.001)
+        functools.partial(env_class, uid=uid, length=3 + uid % 3, seconds=0.02 if uid == 0 else 0.001)
         for uid in range(count)
     ]
 
