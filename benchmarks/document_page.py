@@ -42,10 +42,18 @@ def write_page(path: Path, measured: Sequence[Measured], *, quick: bool = False)
     parts += [_QUICK] if quick else []
     known = [one.document for one in measured if one.document is not None]
     parts.append(_facts(known))
+    documents = {}
     for one in measured:
-        parts.append(_section(one, known[0] if known else None, path))
-    documents = {one.entry.name: one.document for one in measured if one.document is not None}
-    parts += [_TARGETS, markdown_table(HEADER, target_rows(documents))]
+        head = _head(one)
+        try:
+            body = _body(one, known[0] if known else None, path)
+            if one.document is not None:
+                documents[one.entry.name] = one.document
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            # An hour of measuring is not lost for one result; it is of another version, which wrote it differently.
+            body = [f"**Cannot be shown:** its result is not of the form that this version writes ({error!r}).\n"]
+        parts += [*head, *body]
+    parts += [_TARGETS, markdown_table(HEADER, target_rows(documents), text_columns=len(HEADER))]
     path.write_text("\n".join(part.rstrip("\n") + "\n" for part in parts))
 
 
@@ -67,8 +75,8 @@ def _facts(documents: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *([f"- Not installed: {', '.join(absent)}"] if absent else [])]) + "\n"
 
 
-def _section(one: Measured, first: Mapping[str, Any] | None, page: Path) -> str:
-    """One entry: its command, its tables and its picture, or why there is none."""
+def _head(one: Measured) -> list[str]:
+    """Title, note and command of an entry, and what went wrong."""
     parts = [f"## {one.entry.title}\n"]
     parts += [f"{one.entry.note}\n"] if one.entry.note else []
     parts.append(f"```console\n{one.command}\n```\n")
@@ -76,15 +84,20 @@ def _section(one: Measured, first: Mapping[str, Any] | None, page: Path) -> str:
         parts.append(f"**Did not end well:** {_plain(one.failure)}\n")
     if one.run is not None:
         parts += [f"Left out: {_plain(line)}\n" for line in one.run["results"]["left_out"]]
+    return parts
+
+
+def _body(one: Measured, first: Mapping[str, Any] | None, page: Path) -> list[str]:
+    """Tables and picture of an entry."""
     if one.document is None:
-        return "\n".join([*parts, *([] if one.failure else ["Not measured yet.\n"])])
-    parts += _differences(one.document, first)
+        return [] if one.failure else ["Not measured yet.\n"]
+    parts = _differences(one.document, first)
     for title, header, rows in TABLES[one.entry.verb](one.document):
         parts.append(f"{title}:\n\n{markdown_table(header, rows)}")
     picture = page.parent / page.stem / f"{one.entry.name}.svg"
     if draw(one.entry.verb, one.document, picture):
         parts.append(f"![{one.entry.title}]({page.stem}/{picture.name})\n")
-    return "\n".join(parts)
+    return parts
 
 
 def _differences(document: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:

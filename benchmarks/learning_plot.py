@@ -40,7 +40,7 @@ def plot_learning(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             axes.set_xlim(left=0)
             axes.grid(alpha=0.3)
         axes_row[0].set_ylabel("mean return, last 100 episodes")
-        if own:
+        if axes_row[0].get_legend_handles_labels()[0]:
             axes_row[0].legend(fontsize="small", loc="lower right")
     figure.suptitle(
         f"median over seeds, band: {BAND[0]}th to {BAND[1]}th percentile over seeds; dashed: the mark", fontsize="small"

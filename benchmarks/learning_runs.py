@@ -191,7 +191,8 @@ def read_points(metrics_csv: Path) -> dict[str, list[float]]:
     """Columns of a curve, without the rows before the first finished episode."""
     columns = read_metrics(metrics_csv) if metrics_csv.exists() else {}
     kept = [index for index, value in enumerate(columns.get("mean_return", [])) if math.isfinite(value)]
-    return {name: [columns[name][index] for index in kept] for name in KEPT_COLUMNS if name in columns}
+    always = KEPT_COLUMNS[:3]  # empty ones where no episode has ended
+    return {n: [columns[n][index] for index in kept] for n in KEPT_COLUMNS if n in columns or n in always}
 
 
 def thinned(points: Mapping[str, Sequence[float]], most: int = MOST_POINTS) -> dict[str, list[float | None]]:

@@ -47,14 +47,16 @@ def rate_table(rates: Sequence[Rates], *, frames_per_step: int, unit: str) -> tu
     return header, rows
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, ended by a newline; its first column is text, the others are figures.
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
+    """A table in Markdown, ended by a newline.
 
     Args:
         header: names of the columns.
         rows: cells of each line.
+        text_columns: so many columns from the left are text, the others are figures.
     """
-    lines = [f"| {' | '.join(header)} |", f"|---|{'--:|' * (len(header) - 1)}"]
+    figures = len(header) - text_columns
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * text_columns}{'--:|' * figures}"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
     return "\n".join(lines) + "\n"
 

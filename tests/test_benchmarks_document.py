@@ -375,6 +375,26 @@ def test_failures_stand_on_the_page(tmp_path: Path) -> None:
     assert "**Did not end well:** `exit status 2: vecenv: ray is not installed`" in text
 
 
+def test_a_result_of_another_form_does_not_take_the_page_away(tmp_path: Path) -> None:
+    folder = results_folder(tmp_path / "results", ["workers", "limits"])
+    write_json(folder / "workers.json", name="workers", settings={}, results={"rounds": 3})
+    text = page_of(folder, tmp_path)
+    assert "**Cannot be shown:**" in text
+    assert "| empty round of 2 workers | at most 50 us | not measured |" in text
+    assert "| Freeway, 16 envs | at least 0.88 of its own limit | 0.88 | **no** |" in text
+
+
+def test_a_training_without_a_finished_episode_is_shown(tmp_path: Path) -> None:
+    row = learnt("ppo", "CartPole-v1", 8.0, solved=False)
+    row |= {"mean_return": None, "points": {"env_steps": [], "seconds": [], "mean_return": []}}
+    folder = results_folder(tmp_path / "results", ["learning-cartpole"])
+    results = {"runs": [row], "failures": []}
+    write_json(folder / "learning-cartpole.json", name="learning", settings={"seeds": 1}, results=results)
+    text = page_of(folder, tmp_path)
+    assert "no episode ended" in text
+    assert "figures/learning-cartpole.svg" in text
+
+
 def fake_commands(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, int]) -> list[list[str]]:
     """Replaces the processes that measure: each leaves the made-up result of its entry."""
     called: list[list[str]] = []

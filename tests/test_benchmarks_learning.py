@@ -101,7 +101,9 @@ def test_points_begin_with_the_first_finished_episode(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("env_steps,seconds,mean_return,loss\n10,0.1,,1\n20,0.2,5.5,2\n")
     assert read_points(path) == {"env_steps": [20.0], "seconds": [0.2], "mean_return": [5.5]}
-    assert read_points(tmp_path / "none.csv") == {}
+    empty: dict[str, list[float]] = {"env_steps": [], "seconds": [], "mean_return": []}
+    assert read_points(tmp_path / "none.csv") == empty
+    assert thinned(empty) == empty
 
 
 @pytest.mark.parametrize(
