@@ -118,11 +118,11 @@ class _Actor:
         writer = ReplayWriter(memory, setup.first, len(env_fns), mode)
         writer.written[:] = setup.written
         head = EpsilonGreedy()
-        self._version, self._updates = self._weights.read(self._network)
+        self._origin = self._weights.read(self._network)
         self._player = Player(self._envs, self._policy(head), head, writer)
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
-        return BatchedPolicy(self._network, head=head, precision=self._weights.precision, seed=self._setup.action_seed)
+        return BatchedPolicy(self._network, head=head, precision=self._origin.precision, seed=self._setup.action_seed)
 
     def play(self, channel: Channel, permits_fd: int) -> None:
         """Take one step of all environments per permit, until the channel closes."""
@@ -138,7 +138,7 @@ class _Actor:
             self._take_over_weights()
             player.begin_step(self._setup.config.epsilon_at(self._weights.env_steps))
             played = player.end_step()
-            channel.send(PlayedMessage(player.writer.written, played.env_steps, played.episodes, self._updates))
+            channel.send(PlayedMessage(player.writer.written, played.env_steps, played.episodes, self._origin.updates))
 
     def close(self) -> None:
         """Close the environments."""
@@ -146,9 +146,9 @@ class _Actor:
 
     def _take_over_weights(self) -> None:
         player = self._player
-        if self._weights.version != self._version:
-            self._version, self._updates = self._weights.read(self._network)
-            if self._weights.precision != player.policy.precision:
+        if self._weights.version != self._origin.version:
+            self._origin = self._weights.read(self._network)
+            if self._origin.precision != player.policy.precision:
                 generator = player.policy.generator
                 player.policy = self._policy(player.head)
                 player.policy.generator = generator

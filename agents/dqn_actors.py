@@ -196,8 +196,7 @@ class ActorPool:
         """Give actors the present weights, and leave for as many steps as were learnt from."""
         assert self._weights is not None
         self._weights.env_steps = env_steps
-        if updates != self._written_updates:
-            self._weights.write(network, updates, precision)
+        if updates != self._written_updates and self._weights.write(network, updates, precision):
             self._written_updates = updates
         for actor in self._actors:
             if actor.owed:

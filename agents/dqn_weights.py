@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,77 +13,127 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vecenv.buffers import Layout
+from vecenv.short_wait import STORES_IN_ORDER
 
 from .precision import ChosenPrecision
 from .shared_arrays import SharedArrays
 
-_VERSION, _UPDATES, _ENV_STEPS, _BFLOAT16 = range(4)
+
+class WeightsOrigin(NamedTuple):
+    """Which weights were taken over."""
+
+    version: int
+    """How often weights had been written."""
+    updates: int
+    """Gradient steps in them."""
+    precision: ChosenPrecision
+    """Number format to act in."""
 
 
 class SharedWeights(SharedArrays):
     """All parameters and buffers of a network, twice, and a few numbers about them.
 
     The writer fills the copy that nobody reads and then raises the version; a reader whose copy was overwritten while
-    it read sees another version afterwards and reads again. So nobody waits for anybody.
+    it read sees another version afterwards and reads again. So nobody waits for anybody. That holds where stores are
+    seen by other cores in the order in which they were made.
 
-    Attributes:
-        descriptor: of the memory, for other processes.
+    Elsewhere each copy has a file lock, and what the version says is only a hint which copy is the newer one. Readers
+    share the lock of the copy that they read; a writer that does not get it at once leaves the old weights, so a
+    reader that was stopped holds up nobody. The locks belong to processes (`fcntl`), and end with them.
     """
 
-    def __init__(self, network: nn.Module, descriptor: int | None = None) -> None:
+    def __init__(
+        self, network: nn.Module, descriptor: int | None = None, *, locked: bool = not STORES_IN_ORDER
+    ) -> None:
         """Map the memory.
 
         Args:
             network: gives the number of weights; all of them are float32.
             descriptor: file to map; None makes a new one. Owned from now on.
+            locked: use locks; the same in all processes.
         """
         size = sum(tensor.numel() for tensor in network.state_dict().values())
         layout = Layout()
-        layout.add("numbers", (4,), np.int64)
+        layout.add("version", (1,), np.int64)
+        layout.add("env_steps", (1,), np.int64)
+        layout.add("origins", (2, 3), np.int64)  # of each copy: version, updates, whether bfloat16
         layout.add("weights", (2, size), np.float32)
         super().__init__(layout, descriptor)
-        self._numbers: NDArray[np.int64] = self._block["numbers"]
+        self._locked = locked
+        self._version: NDArray[np.int64] = self._block["version"]
+        self._env_steps: NDArray[np.int64] = self._block["env_steps"]
+        self._origins: NDArray[np.int64] = self._block["origins"]
         self._weights = torch.from_numpy(self._block["weights"])
 
     @property
     def version(self) -> int:
-        """How often weights were written."""
-        return int(self._numbers[_VERSION])
+        """How often weights were written; without a lock it may come late on some processors."""
+        return int(self._version[0])
 
     @property
     def env_steps(self) -> int:
-        """Env steps of all players together, as the learner counts them."""
-        return int(self._numbers[_ENV_STEPS])
+        """Env steps of all players together, as the learner counts them; may come late on some processors."""
+        return int(self._env_steps[0])
 
     @env_steps.setter
     def env_steps(self, value: int) -> None:
-        self._numbers[_ENV_STEPS] = value
+        self._env_steps[0] = value
 
-    @property
-    def precision(self) -> ChosenPrecision:
-        """Number format to act in."""
-        return "bfloat16" if self._numbers[_BFLOAT16] else "float32"
+    def write(self, network: nn.Module, updates: int, precision: ChosenPrecision) -> bool:
+        """Make the weights of ``network`` the current ones. One process writes.
 
-    def write(self, network: nn.Module, updates: int, precision: ChosenPrecision) -> None:
-        """Make the weights of ``network``, which has had so many gradient steps, the current ones."""
-        copy = self._weights[(self.version + 1) % 2]
-        start = 0
-        for tensor in network.state_dict().values():
-            copy[start : start + tensor.numel()].view(tensor.shape).copy_(tensor)
-            start += tensor.numel()
-        self._numbers[_UPDATES] = updates
-        self._numbers[_BFLOAT16] = precision == "bfloat16"
-        self._numbers[_VERSION] += 1
+        Args:
+            network: as the one that the memory was made for.
+            updates: gradient steps that it has had.
+            precision: number format to act in.
 
-    def read(self, network: nn.Module) -> tuple[int, int]:
-        """Give ``network`` the current weights; returns their version and the gradient steps in them."""
+        Returns:
+            Whether it was done; only with locks it may be not, as long as somebody reads the weights of before.
+        """
+        version = self.version + 1
+        copy = version % 2
+        with self._lock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_mine:
+            if not is_mine:
+                return False
+            start = 0
+            for tensor in network.state_dict().values():
+                self._weights[copy, start : start + tensor.numel()].view(tensor.shape).copy_(tensor)
+                start += tensor.numel()
+            self._origins[copy] = version, updates, precision == "bfloat16"
+            self._version[0] = version
+        return True
+
+    def read(self, network: nn.Module) -> WeightsOrigin:
+        """Give ``network`` the current weights.
+
+        Returns:
+            Which they are.
+        """
         state: dict[str, Any] = network.state_dict()
         while True:
-            version, updates = self.version, int(self._numbers[_UPDATES])
-            copy = self._weights[version % 2]
-            start = 0
-            for tensor in state.values():
-                tensor.copy_(copy[start : start + tensor.numel()].view(tensor.shape))
-                start += tensor.numel()
-            if self.version == version:
-                return version, updates
+            seen = self.version
+            copy = seen % 2
+            with self._lock(copy, fcntl.LOCK_SH):
+                version, updates, is_bfloat16 = self._origins[copy].tolist()
+                start = 0
+                for tensor in state.values():
+                    tensor.copy_(self._weights[copy, start : start + tensor.numel()].view(tensor.shape))
+                    start += tensor.numel()
+            if self._locked or self.version == seen:
+                return WeightsOrigin(version, updates, "bfloat16" if is_bfloat16 else "float32")
+
+    @contextlib.contextmanager
+    def _lock(self, copy: int, kind: int) -> Iterator[bool]:
+        """Hold the lock of a copy, where there are locks; False: it could not be had at once, as `kind` asks for."""
+        if not self._locked:
+            yield True
+            return
+        try:
+            fcntl.lockf(self.descriptor, kind, 1, copy)
+        except (BlockingIOError, PermissionError):  # which of the two is the system's choice
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, copy)

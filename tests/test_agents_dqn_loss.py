@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import gymnasium
 import numpy as np
@@ -14,7 +13,6 @@ from torch import nn
 from vecenv.agents.dqn_config import DQNConfig
 from vecenv.agents.dqn_loss import QMinibatch, project_distribution, row_losses
 from vecenv.agents.dqn_staging import MinibatchStaging, new_array
-from vecenv.agents.dqn_weights import SharedWeights
 from vecenv.agents.q_networks import INITIAL_NOISE, NoisyLinear, build_q_network
 from vecenv.agents.replay_buffer import Transitions
 
@@ -217,25 +215,6 @@ def test_weights_follow_the_seed_and_leave_torchs_generator_alone():
     states = [torch.cat([tensor.flatten() for tensor in own.state_dict().values()]) for own in (first, again, other)]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
-
-
-def test_shared_weights_bring_the_newest_network_over():
-    source, copy = build(seed=1, dueling=True, noisy=True), build(seed=2, dueling=True, noisy=True)
-    ours = SharedWeights(source)
-    theirs = SharedWeights(copy, os.dup(ours.descriptor))
-    for updates in (3, 4, 5):
-        with torch.no_grad():
-            for parameter in source.parameters():
-                parameter.add_(updates)
-        ours.env_steps = 100 * updates
-        ours.write(source, updates, "bfloat16" if updates == 5 else "float32")
-        assert theirs.read(copy) == (updates - 2, updates)
-        assert theirs.env_steps == 100 * updates
-        for mine, other in zip(source.state_dict().values(), copy.state_dict().values(), strict=True):
-            torch.testing.assert_close(mine, other, rtol=0, atol=0)
-    assert theirs.precision == "bfloat16"
-    ours.close()
-    ours.close()
 
 
 # -- staging ----------------------------------------------------------------------------------------------------------
