@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from vecenv import VecEnv
 from vecenv.errors import EnvError, UnknownSetting
 
 from .algorithms import run_config_from_dict
-from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
 from .config import RunConfig
 from .env_states import pack_states, unpack_states
 from .learner import KeepsFiles, Learner
@@ -54,17 +56,21 @@ def check_spaces(checkpoint: dict[str, Any], envs: VecEnv) -> None:
 
 
 class Due(NamedTuple):
-    """Which checkpoints are to be written now."""
+    """What is to be done after an update."""
 
     best: bool
+    """The returns are better than ever: keep this state."""
     last: bool
+    """It is time for ``checkpoint.pt``."""
 
 
 class CheckpointKeeper:
     """Writes ``checkpoint.pt``, the last state of a run, and ``best.pt``, the one with the best mean return.
 
-    The last one holds what is needed to go on bit for bit. The best one is for playing, and is written at most every
-    quarter of ``checkpoint_seconds``: it leaves out the states of environments and files beside the checkpoint.
+    The last one holds what is needed to go on bit for bit. The best one is for playing: it leaves out the states of
+    environments and files beside the checkpoint. It is kept in memory after every update that is better than all
+    before, so that no peak is missed, and written at most every quarter of ``checkpoint_seconds``, before each
+    ``checkpoint.pt`` and at the end.
 
     Where several ranks learn together all of them save at the same time, because each gives its part of the state;
     those without a directory write nothing. Whether to save must then be the word of one of them.
@@ -77,21 +83,18 @@ class CheckpointKeeper:
         self._learner = learner
         self._window = window
         self._last_save = self._last_best = time.perf_counter()
+        self._unwritten_best: dict[str, Any] | None = None
         self.best_mean_return: float | None = None
         self.has_env_states = False
 
     def due(self) -> Due:
-        """What is due by the clock, and has something new to hold."""
-        now = time.perf_counter()
-        return Due(
-            now - self._last_best >= self._config.checkpoint_seconds / 4 and self.is_better,
-            now - self._last_save >= self._config.checkpoint_seconds,
-        )
+        """What is due by the returns and by the clock."""
+        return Due(self.is_better, time.perf_counter() - self._last_save >= self._config.checkpoint_seconds)
 
     def save_when_due(
         self, due: Due, directory: RunDirectory | None, seconds: float, say: Callable[[str], None]
     ) -> None:
-        """Save what is due; a disk that is full is reported, and the files of before stay.
+        """Keep and write what is due; a disk that is full is reported, and the files of before stay.
 
         Args:
             due: what :meth:`due` said, on whichever rank decides.
@@ -99,13 +102,17 @@ class CheckpointKeeper:
             seconds: how long the run has taken so far.
             say: prints one line.
         """
-        for is_due, save in ((due.best, self.save_best), (due.last, self.save_last)):
-            try:
-                if is_due:
-                    save(directory, seconds)
-            except OSError as error:
-                self._last_save = self._last_best = time.perf_counter()
-                say(f"no checkpoint written ({error}); the one before stays, and the run goes on")
+        if due.best:
+            self.keep_best(directory, seconds)
+        is_time_for_best = time.perf_counter() - self._last_best >= self._config.checkpoint_seconds / 4
+        try:
+            if is_time_for_best or due.last:
+                self.write_best(directory)
+            if due.last:
+                self.save_last(directory, seconds)
+        except OSError as error:
+            self._last_save = self._last_best = time.perf_counter()
+            say(f"no checkpoint written ({error}); the one before stays, and the run goes on")
 
     @property
     def is_better(self) -> bool:
@@ -132,20 +139,30 @@ class CheckpointKeeper:
             self._learner.remove_old_files(directory.path)
         self._last_save = time.perf_counter()
 
-    def save_best(self, directory: RunDirectory | None, seconds: float) -> None:
-        """Write ``best.pt``, where :attr:`is_better`.
-
-        Raises:
-            OSError: it could not be written; the old file stays.
-        """
-        mean_return = self._window.mean_return
+    def keep_best(self, directory: RunDirectory | None, seconds: float) -> None:
+        """Keep a copy of the state as the best one, where :attr:`is_better`; on all ranks, see the class."""
+        self.best_mean_return = self._window.mean_return
         reason = "the best checkpoint does not hold the states of its environments"
         content = {**self._content(seconds), "env_states": None, "without_env_states": reason, "has_files": False}
-        if directory is None:
+        if directory is not None:
+            self._unwritten_best = copy.deepcopy(to_plain(content))
+
+    def write_best(self, directory: RunDirectory | None) -> None:
+        """Write ``best.pt``, where there is a best state that is not yet in it.
+
+        Raises:
+            OSError: it could not be written; the old file stays, and the state is kept to be written later.
+        """
+        if directory is None or self._unwritten_best is None:
             return
-        save_checkpoint(directory.best, {**content, "best_mean_return": mean_return})
-        self.best_mean_return = mean_return
+        save_checkpoint(directory.best, self._unwritten_best)
+        self._unwritten_best = None
         self._last_best = time.perf_counter()
+
+    def rescue_best(self, directory: RunDirectory | None) -> None:
+        """:meth:`write_best` where a run ends by an error, which is the one to be told."""
+        with contextlib.suppress(OSError):
+            self.write_best(directory)
 
     def _content(self, seconds: float) -> dict[str, Any]:
         learner = self._learner

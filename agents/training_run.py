@@ -145,15 +145,17 @@ class TrainingRun:
             interrupt = stack.enter_context(InterruptFlag(also_sigterm=self.world.size > 1))
             metrics = None if directory is None else stack.enter_context(self._open_files(directory))
             stack.enter_context(display)
+            stack.callback(self.keeper.rescue_best, directory)
             try:
                 reason = self._learn(directory, metrics, display, interrupt)
             except FloatingPointError as error:
                 if directory is not None:
                     directory.write_json(directory.summary, {**self._summary("not_finite"), "error": str(error)})
                 raise
-            self.keeper.save_last(directory, self.seconds)
             if self.world.from_first(self.keeper.is_better):
-                self.keeper.save_best(directory, self.seconds)
+                self.keeper.keep_best(directory, self.seconds)
+            self.keeper.write_best(directory)
+            self.keeper.save_last(directory, self.seconds)
             summary = self._summary(reason)
             if directory is not None:
                 directory.write_json(directory.summary, summary)
