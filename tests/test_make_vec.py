@@ -114,9 +114,16 @@ def test_missing_atari_extra(monkeypatch):
         make_vec("PongNoFrameskip-v4", 2)
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize("slots", [2, 5])
-def test_atari_is_the_same_on_both_back_ends(mode, slots):
+@pytest.mark.parametrize(
+    ("slots", "mode"),
+    [
+        (2, "NextStep"),
+        (5, "SameStep"),
+        pytest.param(2, "SameStep", marks=pytest.mark.slow),
+        pytest.param(5, "NextStep", marks=pytest.mark.slow),
+    ],
+)
+def test_atari_is_the_same_on_both_back_ends(slots, mode):
     pytest.importorskip("ale_py")
     arguments = {"autoreset_mode": mode, "slots": slots, "statistics": True, "repeat_action_probability": 0.25}
     with (
