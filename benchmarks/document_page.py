@@ -92,8 +92,9 @@ def _body(one: Measured, first: Mapping[str, Any] | None, page: Path) -> list[st
     if one.document is None:
         return [] if one.failure else ["Not measured yet.\n"]
     parts = _differences(one.document, first)
-    for title, header, rows in TABLES[one.entry.verb](one.document):
-        parts.append(f"{title}:\n\n{markdown_table(header, rows)}")
+    for table in TABLES[one.entry.verb](one.document):
+        markdown = markdown_table(table.header, table.rows, text_columns=table.text_columns)
+        parts.append(f"{table.title}:\n\n{markdown}")
     picture = page.parent / page.stem / f"{one.entry.name}.svg"
     if draw(one.entry.verb, one.document, picture):
         parts.append(f"![{one.entry.title}]({page.stem}/{picture.name})\n")

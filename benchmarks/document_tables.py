@@ -19,11 +19,12 @@ Document = Mapping[str, Any]
 
 
 class PageTable(NamedTuple):
-    """One table."""
+    """One table; `text_columns` as of `vecenv.benchmarks.report.markdown_table`."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    text_columns: int = 1
 
 
 def rates_of(rows: Sequence[Mapping[str, Any]]) -> list[Rates]:
@@ -198,7 +199,7 @@ def _ladder_table(title: str, rungs: Sequence[Mapping[str, Any]]) -> PageTable:
         cells += [f"{rung['figures'][name]:,.4g}" if name in rung["figures"] else "" for name in extra]
         rows.append([*cells, theirs])
     header = ("rung", "what changes", "steps/s", "lowest - highest", "x base", "x before", *extra, "theirs")
-    return PageTable(title, header, rows)
+    return PageTable(title, header, rows, text_columns=2)
 
 
 def _theirs(figure: Mapping[str, Any]) -> str:
@@ -209,7 +210,8 @@ def _theirs(figure: Mapping[str, Any]) -> str:
 def _learning(document: Document) -> list[PageTable]:
     results = document["results"]
     seeds = document["settings"]["seeds"]
-    tables = [PageTable(f"Medians over {seeds} seeds, and their range", HEADER, table_rows(results["runs"]))]
+    title = f"Medians over {seeds} seed{'s' * (seeds != 1)}, and their range"
+    tables = [PageTable(title, HEADER, table_rows(results["runs"]), text_columns=2)]
     failed = [[text] for text in results["failures"]]
     return [*tables, *([PageTable("Trainings that failed", ("what",), failed)] if failed else [])]
 
@@ -217,7 +219,8 @@ def _learning(document: Document) -> list[PageTable]:
 def _scaling(document: Document) -> list[PageTable]:
     results = document["results"]
     costs = {name: Costs(**own) for name, own in results["costs"].items()}
-    return [PageTable(*table) for table in measured_tables(costs, results["efficiency"])]
+    ((_, header, rows),) = measured_tables(costs, results["efficiency"])
+    return [PageTable("Costs beside the environments, in processor time of the driver", header, rows)]
 
 
 #: Benchmark -> its tables.

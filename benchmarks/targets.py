@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .document_entries import GAMES
+from .document_entries import GAMES, PONG
 from .document_tables import rates_of
 
 Document = Mapping[str, Any]
@@ -102,14 +102,16 @@ def _compiled(num_envs: int, ours: str, theirs: str, document: Document) -> floa
 
 
 def _start_seconds(document: Document) -> float | None:
-    build = document["results"]["build"].get("subproc")
-    return None if build is None else float(statistics.median(sum(run["seconds"]) for run in build["warm"]))
+    build, settings = document["results"]["build"].get("subproc"), document["settings"]
+    if build is None or (settings["env_id"], settings["num_envs"]) != (PONG, 16):
+        return None
+    return float(statistics.median(sum(run["seconds"]) for run in build["warm"]))
 
 
 def _worker_memory(document: Document) -> float | None:
     """MB of the largest worker; with 16 envs and 2 workers each has 8."""
     build, settings = document["results"]["build"].get("subproc"), document["settings"]
-    if build is None or settings["num_envs"] != 8 * settings["num_workers"]:
+    if build is None or (settings["env_id"], settings["num_envs"]) != (PONG, 8 * settings["num_workers"]):
         return None
     return float(max(size for run in build["warm"] for size in run["private_bytes"])) / 1e6
 
@@ -125,9 +127,9 @@ def _runs(algorithm: str, env_id: str, document: Document) -> list[Mapping[str, 
     return [row for row in document["results"]["runs"] if (row["algorithm"], row["env"]) == (algorithm, env_id)]
 
 
-def _solved_in(algorithm: str, env_id: str, unit: float, document: Document) -> float | None:
+def _solved_in(algorithm: str, env_id: str, mark: float, unit: float, document: Document) -> float | None:
     """Median seconds to the mark, in units of `unit`; a training that has not reached it counts as infinity."""
-    rows = _runs(algorithm, env_id, document)
+    rows = [row for row in _runs(algorithm, env_id, document) if row["solve_at"] == mark]
     return statistics.median(row["seconds"] / unit if row["solved"] else math.inf for row in rows) if rows else None
 
 
@@ -211,7 +213,7 @@ TARGETS: tuple[Target, ...] = (
         "PPO, CartPole-v1 to mean 475 over 100 episodes",
         "at most 15 s",
         "learning-cartpole",
-        partial(_solved_in, "ppo", "CartPole-v1", 1.0),
+        partial(_solved_in, "ppo", "CartPole-v1", 475.0, 1.0),
         15.0,
         "median {:.1f} s",
     ),
@@ -219,7 +221,7 @@ TARGETS: tuple[Target, ...] = (
         "PPO, Pong to mean 18 over 100 episodes",
         "median at most 5 min",
         "learning-pong",
-        partial(_solved_in, "ppo", "PongNoFrameskip-v4", 60.0),
+        partial(_solved_in, "ppo", PONG, 18.0, 60.0),
         5.0,
         "median {:.1f} min",
     ),

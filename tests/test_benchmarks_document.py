@@ -76,7 +76,8 @@ def cheetah(mean: float, *, speed: float = 2.0) -> dict[str, Any]:
 
 def learnt(algorithm: str, env: str, seconds: float, *, solved: bool = True) -> dict[str, Any]:
     points = {"env_steps": [10, 20], "seconds": [0.5 * seconds, seconds], "mean_return": [1.0, 19.0]}
-    row = {"algorithm": algorithm, "env": env, "seconds": seconds, "solved": solved, "points": points, "solve_at": 18.0}
+    mark = 475.0 if env == "CartPole-v1" else 18.0
+    row = {"algorithm": algorithm, "env": env, "seconds": seconds, "solved": solved, "points": points, "solve_at": mark}
     return {**row, "seed": 0, "env_steps": 20, "mean_return": 19.0, "steps_per_second": 20 / seconds}
 
 
@@ -261,6 +262,17 @@ def test_every_target_has_an_entry_and_its_page_exists() -> None:
 
 def test_without_any_result_nothing_is_claimed() -> None:
     assert {line[2] for line in target_rows({})} == {"not measured"}
+
+
+def test_figures_of_other_settings_decide_no_target() -> None:
+    found = documents()
+    found["startup"] = {**found["startup"], "settings": {"env_id": "CartPole-v1", "num_envs": 16, "num_workers": 2}}
+    easy = [{**learnt("ppo", "CartPole-v1", 1.0), "solve_at": 30.0}]
+    found["learning-cartpole"] = {"settings": {}, "results": {"runs": easy, "failures": []}}
+    rows = {line[0]: line[2] for line in target_rows(found)}
+    assert rows["start of 16 Pong envs, warm cache"] == "not measured"
+    assert rows["worker with 8 Pong envs"] == "not measured"
+    assert rows["PPO, CartPole-v1 to mean 475 over 100 episodes"] == "not measured"
 
 
 def test_a_mark_of_nobody_is_infinite() -> None:
