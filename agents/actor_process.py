@@ -28,7 +28,7 @@ from vecenv.lifeline import begin_child
 from vecenv.pickling import dumps
 
 from .dqn_config import DQNConfig
-from .dqn_player import Player
+from .dqn_player import ReplayPlayer
 from .dqn_weights import SharedWeights
 from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Episode
@@ -119,7 +119,7 @@ class _Actor:
         writer.written[:] = setup.written
         head = EpsilonGreedy()
         self._origin = self._weights.read(self._network)
-        self._player = Player(self._envs, self._policy(head), head, writer)
+        self._player = ReplayPlayer(self._envs, self._policy(head), head, writer)
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
         return BatchedPolicy(self._network, head=head, precision=self._origin.precision, seed=self._setup.action_seed)

@@ -37,7 +37,7 @@ from .display import ProgressDisplay, quiet_console
 from .distributed import connect
 from .evaluation import trained_policy
 from .inference import BatchedPolicy
-from .playing import Played, play_episodes
+from .playing import PlayedEpisodes, play_episodes
 from .run_directory import RunDirectory
 from .training_run import Resume, TrainingRun, choose_device, place_of_run
 
@@ -176,7 +176,7 @@ class Agent:
         seed: int = 1_000_000,
         max_steps: int | None = None,
         sample: bool = False,
-    ) -> Played:
+    ) -> PlayedEpisodes:
         """Play whole episodes; each environment plays its share of them, fixed beforehand.
 
         Args:

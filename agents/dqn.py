@@ -15,7 +15,7 @@ from vecenv import AutoresetMode, VecEnv
 
 from .config import Precision
 from .dqn_config import DQN_PRESETS, DQNConfig
-from .dqn_player import Player
+from .dqn_player import ReplayPlayer
 from .dqn_staging import new_array
 from .dqn_update import QLearning
 from .inference import BatchedPolicy, EpsilonGreedy
@@ -86,7 +86,7 @@ class DQN:
         self._saved_replay: tuple[int, dict[str, Any]] | None = None
         self._restored: dict[str, Any] = {}
         self.actors: ActorPool | None = None
-        self.player: Player | None = None
+        self.player: ReplayPlayer | None = None
         if config.num_actors:
             from .dqn_actors import ActorPool  # not there on Windows
 
@@ -95,7 +95,7 @@ class DQN:
             mode = AutoresetMode(envs.metadata["autoreset_mode"])
             writer = ReplayWriter(self.replay.memory, 0, envs.num_envs, mode)
             head = EpsilonGreedy()
-            self.player = Player(envs, self._policy(head), head, writer)
+            self.player = ReplayPlayer(envs, self._policy(head), head, writer)
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
         return BatchedPolicy(
@@ -159,7 +159,7 @@ class DQN:
             self._learn()
             self.actors.send(self.learning.network, self.env_steps, self.learning.updates, self.precision["acting"])
             return played.episodes
-        player = cast(Player, self.player)
+        player = cast(ReplayPlayer, self.player)
         self.learning.draw_noise()
         player.policy.refresh()
         player.begin_step(self.config.epsilon_at(self.env_steps))
@@ -296,7 +296,7 @@ class DQN:
 
     def set_env_states(self, states: Sequence[bytes]) -> None:
         """Go on from :meth:`env_states`, after :meth:`load_state_dict`."""
-        player = cast(Player, self.player)
+        player = cast(ReplayPlayer, self.player)
         self.envs.set_state(states)
         player.go_on(self._restored["is_filler"], self._restored["rows"])
         self.replay.publish(player.writer.written)

@@ -19,7 +19,7 @@ from vecenv.pickling import dumps_function
 from .actor_process import ActorSetup, FailedMessage, PlayedMessage
 from .child_process import ChildProcess
 from .dqn_config import DQNConfig
-from .dqn_player import Played
+from .dqn_player import PlayedSteps
 from .dqn_weights import SharedWeights
 from .learner import Episode
 from .precision import ChosenPrecision
@@ -156,7 +156,7 @@ class ActorPool:
             self.close()
             raise
 
-    def receive(self) -> Played:
+    def receive(self) -> PlayedSteps:
         """What actors have played since the last call; waits a moment where nothing has come yet.
 
         Raises:
@@ -184,7 +184,7 @@ class ActorPool:
                 env_steps += self._take(actor, message)
                 episodes += message.episodes
         self.queued_steps = env_steps
-        return Played(env_steps, episodes)
+        return PlayedSteps(env_steps, episodes)
 
     def _take(self, actor: ActorHandle, message: PlayedMessage) -> int:
         self._replay.publish(message.written, actor.first)

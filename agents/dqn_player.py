@@ -18,7 +18,7 @@ from .learner import Episode, finished_episodes
 from .replay_writer import ReplayWriter
 
 
-class Played(NamedTuple):
+class PlayedSteps(NamedTuple):
     """What one step of all environments was."""
 
     env_steps: int
@@ -27,7 +27,7 @@ class Played(NamedTuple):
     """Episodes that ended."""
 
 
-class Player:
+class ReplayPlayer:
     """Steps a vector env once per :meth:`begin_step` and :meth:`end_step`; in between it may run by itself.
 
     Attributes:
@@ -90,7 +90,7 @@ class Player:
         if self._sender is not None:
             self._sender.send(self._env_actions(self._actions))
 
-    def end_step(self) -> Played:
+    def end_step(self) -> PlayedSteps:
         """Wait for the step and write it into the replay."""
         if self._sender is not None:
             result = self._sender.recv()
@@ -101,4 +101,4 @@ class Player:
         if self._mode is AutoresetMode.NEXT_STEP:
             np.logical_or(result[2], result[3], out=self.is_filler)
         self._observations = result[0]
-        return Played(env_steps, finished_episodes(result[4]))
+        return PlayedSteps(env_steps, finished_episodes(result[4]))

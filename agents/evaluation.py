@@ -19,7 +19,7 @@ from .checkpoint_keeper import check_spaces, load_run
 from .command_line import parse_arguments
 from .config import RunConfig
 from .inference import BatchedPolicy
-from .playing import Played, play_episodes
+from .playing import PlayedEpisodes, play_episodes
 from .setting_checks import check_count
 from .video import check_clip_path, make_rendered_envs, record_clip
 
@@ -95,7 +95,7 @@ def trained_policy(
         raise UnknownSetting(f"the checkpoint's weights do not fit its settings: {reason}") from error
 
 
-def _play(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments) -> Played:
+def _play(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments) -> PlayedEpisodes:
     num_envs = min(arguments.episodes, 16) if arguments.num_envs is None else arguments.num_envs
     workers = run.num_workers if arguments.backend in ("auto", run.backend) else None
     envs = vecenv.make_vec(
@@ -120,7 +120,7 @@ def _policy(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments
     return trained_policy(run, checkpoint, envs, sample=arguments.sample, seed=arguments.seed, device=device)
 
 
-def _report(run: RunConfig, played: Played, arguments: EvalArguments) -> int:
+def _report(run: RunConfig, played: PlayedEpisodes, arguments: EvalArguments) -> int:
     """Print what was played; returns the exit code."""
     if played.unfinished:
         print(

@@ -14,7 +14,7 @@ from .inference import BatchedPolicy
 from .learner import Episode, finished_episodes
 
 
-class Played(NamedTuple):
+class PlayedEpisodes(NamedTuple):
     """What :func:`play_episodes` played."""
 
     episodes: list[Episode]
@@ -23,7 +23,7 @@ class Played(NamedTuple):
     """Episodes that were asked for and had not ended when the step cap was reached."""
 
 
-class Player:
+class EpisodePlayer:
     """A policy in a vector env, step by step."""
 
     def __init__(self, envs: VecEnv, policy: BatchedPolicy, seed: int | None) -> None:
@@ -43,7 +43,7 @@ class Player:
 
 def play_episodes(
     envs: VecEnv, policy: BatchedPolicy, num_episodes: int, seed: int | None = None, max_steps: int | None = None
-) -> Played:
+) -> PlayedEpisodes:
     """Play ``num_episodes`` whole episodes.
 
     Every environment plays a share fixed beforehand. Taking whichever end first would favour short episodes.
@@ -58,13 +58,13 @@ def play_episodes(
     shares = np.full(envs.num_envs, num_episodes // envs.num_envs)
     shares[: num_episodes % envs.num_envs] += 1
     played: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    player, steps = Player(envs, policy, seed), 0
+    player, steps = EpisodePlayer(envs, policy, seed), 0
     while (missing := _missing(played, shares.tolist())) and (max_steps is None or steps < max_steps):
         for env, episode in player.step().items():
             if len(played[env]) < shares[env]:
                 played[env].append(episode)
         steps += 1
-    return Played([episode for episodes in played for episode in episodes], missing)
+    return PlayedEpisodes([episode for episodes in played for episode in episodes], missing)
 
 
 def _missing(played: Sequence[Sequence[Episode]], shares: Sequence[int]) -> int:

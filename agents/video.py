@@ -14,7 +14,7 @@ from vecenv.errors import EnvError, UnknownSetting
 
 from .config import RunConfig
 from .inference import BatchedPolicy
-from .playing import Player
+from .playing import EpisodePlayer
 
 DEFAULT_FPS = 30.0
 """Of environments that do not say theirs."""
@@ -69,7 +69,7 @@ def record_clip(envs: vecenv.VecEnv, policy: BatchedPolicy, path: Path, seed: in
     fps = float(envs.metadata.get("render_fps") or DEFAULT_FPS)
     is_gif = path.suffix.lower() == ".gif"
     options: dict[str, Any] = {"duration": 1000.0 / fps, "loop": 0} if is_gif else {"fps": fps, "macro_block_size": 2}
-    player = Player(envs, policy, seed)
+    player = EpisodePlayer(envs, policy, seed)
     frame, count = _frame_of(envs), 0  # what cannot be rendered leaves no file
     writer: Any
     with imageio.get_writer(path, mode="I", **options) as writer:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from vecenv.agents.dqn import DQN
-from vecenv.agents.dqn_player import Player
+from vecenv.agents.dqn_player import ReplayPlayer
 from vecenv.agents.dqn_staging import MinibatchStaging
 from vecenv.agents.replay_buffer import Transitions
 from vecenv.benchmarks import ladder, ladder_dqn, plain_wrappers, slowed_dqn, speedups, speedups_solve
@@ -315,7 +315,7 @@ def test_gradients_left_on_learn_the_same(tiny: Tiny) -> None:
         values = learning.target_network.outputs(torch.from_numpy(observations))
         recorded: list[bool] = []
         learning.network.register_forward_pre_hook(lambda *_, to=recorded: to.append(torch.is_grad_enabled()))
-        cast(Player, learner.player).policy.act(observations)
+        cast(ReplayPlayer, learner.player).policy.act(observations)
         assert [values.requires_grad, *recorded] == [name == "gradients-left-on"] * 2
         contestant.close()
     assert np.array_equal(*weights)
