@@ -215,6 +215,40 @@ def test_importing_compiles_nothing():
     assert run("-c", script).stdout.strip() == "False"
 
 
+class UsualNumbers(NamedTuple):
+    size: float = 1.0
+
+
+def is_usual(state, row, parameters):
+    return state[0, row] < 10.0
+
+
+def advance_usual(state, row, actions, generators, parameters):
+    state[0, row] += actions[row]
+    return 2.0 * parameters.size, False
+
+
+def test_the_usual_way_is_taken_where_all_rows_are_usual():
+    env = own_env(parameters=UsualNumbers(), is_usual=is_usual, advance_usual=advance_usual, max_episode_steps=None)
+    vecenv.register_compiled_env("own/Usual-v0", env)
+    envs = vecenv.make_vec("own/Usual-v0", 5, "compiled")
+    envs.reset()
+    assert envs.step([1] * 5)[1].tolist() == [2.0] * 5
+    envs.set_attr("state", [[9.5, 0], [3, 0], [3, 0], [3, 0], [3, 0]])
+    assert envs.step([1] * 5)[1].tolist() == [2.0] * 5
+    observations, rewards, *_ = envs.step([1] * 5)  # the first is at 10.5 now
+    assert rewards.tolist() == [1.0] * 5
+    assert observations[:, 0].tolist() == [11.5, 5, 5, 5, 5]
+
+
+def test_the_usual_way_needs_both_functions():
+    for changes in ({"is_usual": is_usual}, {"advance_usual": advance_usual}):
+        with pytest.raises(TypeError, match="is_usual and advance_usual: expected both or none"):
+            own_env(**changes)
+    with pytest.raises(TypeError, match="is_usual: expected a function with the arguments state, row, parameters"):
+        own_env(is_usual=lambda state: True, advance_usual=advance_usual)
+
+
 # -- the pool ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from vecenv.classic_control_acrobot import register_acrobot
 from vecenv.classic_control_options import largest_angle_and_speed, low_and_high
 from vecenv.compiled_env import CompiledEnv, register_compiled_env
 from vecenv.pcg64 import uniform
-from vecenv.sine_cosine import sine_cosine
+from vecenv.sine_cosine import sine_cosine, sine_cosine_near_zero
 
 _MODULE = "gymnasium.envs.classic_control"
 
@@ -47,11 +47,12 @@ def _start_cart_pole(state: Any, row: Any, generators: Any, bounds: Any, paramet
     state[0, row], state[1, row], state[2, row], state[3, row] = x, x_dot, theta, theta_dot
 
 
-def _advance_cart_pole(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> tuple[Any, Any]:
+@njit(forceinline=True, error_model="numpy")
+def _move_cart_pole(state: Any, row: Any, actions: Any, parameters: Any, sine: Any, cosine: Any) -> Any:
+    """One step, given sine and cosine of the pole's angle."""
     per_mass = 1.0 / (parameters.masspole + parameters.masscart)  # the same for all rows: one division in all
     pole_moment = parameters.masspole * parameters.length
     x, x_dot, theta, theta_dot = state[0, row], state[1, row], state[2, row], state[3, row]
-    sine, cosine = sine_cosine(theta)
     force = parameters.force_mag if actions[row] == 1 else -parameters.force_mag
     pushed = (force + pole_moment * theta_dot * theta_dot * sine) * per_mass
     inertia = parameters.length * (4.0 / 3.0 - parameters.masspole * cosine * cosine * per_mass)
@@ -67,6 +68,21 @@ def _advance_cart_pole(state: Any, row: Any, actions: Any, generators: Any, para
     plain = 0.0 if parameters.sutton_barto_reward else 1.0
     fallen = -1.0 if parameters.sutton_barto_reward else 1.0
     return fallen if terminated else plain, terminated
+
+
+def _advance_cart_pole(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
+    sine, cosine = sine_cosine(state[2, row])
+    return _move_cart_pole(state, row, actions, parameters, sine, cosine)
+
+
+def _is_upright(state: Any, row: Any, parameters: Any) -> Any:
+    """As every pole is that has not fallen long ago; only states that are set can be others."""
+    return abs(state[2, row]) < 0.78
+
+
+def _advance_upright(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
+    sine, cosine = sine_cosine_near_zero(state[2, row])
+    return _move_cart_pole(state, row, actions, parameters, sine, cosine)
 
 
 def _observe_four(state: Any, row: Any, observations: Any, parameters: Any) -> None:
@@ -87,6 +103,8 @@ def _register_cart_pole() -> None:
             parameters=parameters,
             start=_start_cart_pole,
             advance=_advance_cart_pole,
+            is_usual=_is_upright,
+            advance_usual=_advance_upright,
             observe=_observe_four,
             advances_ended=True,
             bounds=(-0.05, 0.05),

@@ -1,8 +1,7 @@
 """Kernels of the `compiled` back end: whole batches of envs stepped, ended, counted and reset in one call.
 
 Arrays lie as structures of arrays, and the work is cut into passes over all rows that LLVM turns into vector
-instructions; what concerns only ended episodes runs over a list of their rows. The kernels find the functions of an env
-by the class of its parameters when they are compiled.
+instructions; what concerns only ended episodes runs over a list of their rows.
 """
 
 from __future__ import annotations
@@ -18,61 +17,14 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import njit
-from numba.extending import overload
 
-from vecenv import compiled_batch, pcg64, sine_cosine
+from vecenv import compiled_batch, compiled_functions, pcg64, sine_cosine
 from vecenv.compiled_batch import COUNT, LAST_LENGTH, LAST_RETURN, LAST_SECONDS, NEXT_STEP, SAME_STEP, STARTED
-from vecenv.compiled_env import functions_of
-
-# -- functions of the env, chosen when a kernel is compiled -----------------------------------------------------------
-
-
-def start(state: Any, row: Any, generators: Any, bounds: Any, parameters: Any) -> Any:
-    """Begin an episode; this body runs only where Numba is told not to compile."""
-    return functions_of(type(parameters)).start(state, row, generators, bounds, parameters)
-
-
-def advance(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
-    """Play one inner step; this body runs only where Numba is told not to compile."""
-    return functions_of(type(parameters)).advance(state, row, actions, generators, parameters)
-
-
-def observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
-    """Write an observation; this body runs only where Numba is told not to compile."""
-    return functions_of(type(parameters)).observe(state, row, observations, parameters)
-
-
-def observation_size(parameters: Any) -> int:
-    """Numbers of an observation, a constant of the compiled code."""
-    return functions_of(type(parameters)).observation_size
-
+from vecenv.compiled_functions import advance, advance_usual, all_usual, observation_size, observe, start
 
 # A byte of 1 in a word of eight, times `_PLACES`, has the byte's place in its upper three bits.
 _NONE, _LOWEST, _PLACE_SHIFT = np.uint64(0), np.uint64(1), np.uint64(61)
 _PLACES = np.uint64(sum(place << (61 - 8 * place) for place in range(8)))
-_INLINED: Any = {"forceinline": True, "error_model": "numpy"}
-
-
-@overload(start, jit_options=_INLINED, strict=False)
-def _start(state: Any, row: Any, generators: Any, bounds: Any, parameters: Any) -> Any:
-    return functions_of(parameters.instance_class).start
-
-
-@overload(advance, jit_options=_INLINED, strict=False)
-def _advance(state: Any, row: Any, actions: Any, generators: Any, parameters: Any) -> Any:
-    return functions_of(parameters.instance_class).advance
-
-
-@overload(observe, jit_options=_INLINED, strict=False)
-def _observe(state: Any, row: Any, observations: Any, parameters: Any) -> Any:
-    return functions_of(parameters.instance_class).observe
-
-
-@overload(observation_size, strict=False)
-def _observation_size(parameters: Any) -> Any:
-    size = functions_of(parameters.instance_class).observation_size
-    return lambda parameters: size
-
 
 # -- passes over the rows ---------------------------------------------------------------------------------------------
 
@@ -180,9 +132,14 @@ def _advance_rows(actions: Any, batch: Any, results: Any, rules: Any, parameters
     steps, over, returns = batch.steps, batch.over, batch.returns
     num_envs, max_steps = len(steps), rules.max_steps
     if rules.frame_skip == 1:
-        for row in range(num_envs):
-            rewards[row], terminations[row] = advance(state, row, actions, generators, parameters)
-            returns[row] += rewards[row]
+        if all_usual(state, num_envs, parameters):
+            for row in range(num_envs):
+                rewards[row], terminations[row] = advance_usual(state, row, actions, generators, parameters)
+                returns[row] += rewards[row]
+        else:
+            for row in range(num_envs):
+                rewards[row], terminations[row] = advance(state, row, actions, generators, parameters)
+                returns[row] += rewards[row]
         for row in range(num_envs):
             steps[row] += 1
             truncations[row] = steps[row] >= max_steps
@@ -333,7 +290,8 @@ def machine_code(kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> Call
 
 
 def _digest_of_sources(parameters_class: type) -> str:
-    modules = (compiled_batch, pcg64, sine_cosine, sys.modules[__name__], sys.modules[parameters_class.__module__])
+    own = sys.modules[__name__], sys.modules[parameters_class.__module__]
+    modules = (compiled_batch, compiled_functions, pcg64, sine_cosine, *own)
     files = [inspect.getfile(module) for module in modules]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
 
