@@ -9,6 +9,7 @@ and a picture beside it.
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from vecenv.factory import make_vec
 from .arguments import add_output, add_timing, check_known, make_parser, words
 from .report import check_output, print_table, publish, samples_of
 from .scaling_evolution import measure_evolution
-from .scaling_model import Costs, Evolution, Round, Workload, fit, with_latency
+from .scaling_model import STORED_BYTES, Costs, Evolution, Round, Workload, fit, with_latency
 from .scaling_report import (
     draw,
     evolution_table,
@@ -212,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "ray" in arguments.backends:
         from vecenv.ray_cluster import RayConnection
 
+        # As in a cluster of several machines: the model has larger messages go through the object store.
+        os.environ.setdefault("RAY_max_direct_call_object_size", str(STORED_BYTES))
         hold = RayConnection("local", object_store_memory=256 * 2**20)  # one cluster for all
     try:
         print(describe_machine())

@@ -21,13 +21,15 @@ from typing import Any
 from vecenv.cores import usable_cores
 from vecenv.errors import MissingExtra, WorkersUnavailable
 
-#: What a cluster of our own is told by the environment: report nothing, loopback only, leave GPU variables alone, and
-#: let actors have the cores as worker processes have them: by default Ray makes them give way to everything else.
+#: What a cluster of our own is told by the environment: report nothing, loopback only, leave GPU variables alone, let
+#: actors have the cores as worker processes have them (by default Ray makes them give way to everything else), and send
+#: replies up to 4 MiB in the message itself: on one machine the object store costs more than the copy that it saves.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",
+    "RAY_max_direct_call_object_size": str(4 * 2**20),
 }
 #: HTTP/2's client preface and an empty settings frame: what a gRPC server answers with settings of its own.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
