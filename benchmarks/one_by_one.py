@@ -6,8 +6,6 @@ who plays them is another, so that returns agree with those of the batched popul
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -25,6 +23,8 @@ from vecenv.agents.perturbation import draw_env_seeds, draw_noise
 from vecenv.agents.population_evaluation import Broadcast, PairResult, unpack_results
 from vecenv.agents.population_network import action_head, build_policy_network
 from vecenv.agents.population_statistics import sends_statistics
+
+from .piped_processes import PipedProcesses
 
 LOOK_SECONDS = 0.1
 """How often a wait looks whether a stop was asked for."""
@@ -163,22 +163,7 @@ class OneByOneProcesses:
         self._setup = setup
         self._call = 0
         self.bytes_received = self.pairs_received = 0
-        context = multiprocessing.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        try:
-            for _ in range(num_workers):
-                ours, theirs = context.Pipe()
-                self._pipes.append(ours)
-                process = context.Process(target=_serve, args=(theirs, setup), daemon=True)
-                process.start()
-                self._processes.append(process)
-                theirs.close()
-            for pipe in self._pipes:
-                pipe.recv()
-        except BaseException:
-            self.close()
-            raise
+        self._processes = PipedProcesses(_serve, [setup] * num_workers)
 
     def evaluate(self, broadcast: Broadcast, stop_requested: Callable[[], bool]) -> list[PairResult]:
         """Deal the pairs of one generation, as many to each process, and wait for all of them.
@@ -189,12 +174,12 @@ class OneByOneProcesses:
         """
         self._call += 1
         num_pairs = self._setup.config.num_pairs
-        for place, pipe in enumerate(self._pipes):
-            pipe.send((self._call, broadcast, range(place, num_pairs, len(self._pipes))))
+        for place, pipe in enumerate(self._processes.pipes):
+            pipe.send((self._call, broadcast, range(place, num_pairs, len(self._processes.pipes))))
         results: dict[int, PairResult] = {}
         while len(results) < num_pairs:
-            readable = wait(self._pipes, LOOK_SECONDS)
-            for pipe in (pipe for pipe in self._pipes if pipe in readable):
+            readable = wait(self._processes.pipes, LOOK_SECONDS)
+            for pipe in (pipe for pipe in self._processes.pipes if pipe in readable):
                 call, data = pipe.recv()
                 if call == self._call:  # otherwise of a generation that was given up
                     self._take(data, len(broadcast.parameters), results)
@@ -211,16 +196,11 @@ class OneByOneProcesses:
 
     def close(self) -> None:
         """End the processes, in the middle of their work if need be: they hold nothing that could be lost."""
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.kill()
-            process.join()
+        self._processes.close()
 
 
 def _serve(pipe: Connection, setup: PlayerSetup) -> None:
     """Run in a process of its own: play the pairs of each message, one answer per pair."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent ends us
     torch.set_num_threads(1)
     player = OneByOnePlayer(setup)
     pipe.send("ready")

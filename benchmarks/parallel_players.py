@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
+from .piped_processes import PipedProcesses
 from .timing import measure_rate
 
 #: Called over and over; gives how much it has done.
@@ -26,18 +25,7 @@ class ParallelPlayers:
 
     def __init__(self, name: str, make_players: Sequence[Callable[[], Player]]) -> None:
         self.name = name
-        context = multiprocessing.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for make_player in make_players:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, make_player), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
-        for pipe in self._pipes:
-            pipe.recv()
+        self._processes = PipedProcesses(_serve, make_players)
 
     def measure(self, seconds: float) -> float:
         """Let all play at the same time for `seconds` seconds.
@@ -45,23 +33,18 @@ class ParallelPlayers:
         Returns:
             What all together did per second.
         """
-        for pipe in self._pipes:
+        for pipe in self._processes.pipes:
             pipe.send(seconds)
-        rates: list[float] = [pipe.recv() for pipe in self._pipes]
+        rates: list[float] = [pipe.recv() for pipe in self._processes.pipes]
         return sum(rates)
 
     def close(self) -> None:
         """End the processes, in the middle of their work if need be: they hold nothing that could be lost."""
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.kill()
-            process.join()
+        self._processes.close()
 
 
 def _serve(pipe: Connection, make_player: Callable[[], Player]) -> None:
     """Run in a process of its own: play for as long as each message says, answer with what was done per second."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent ends us
     player = make_player()
     pipe.send("ready")
     while True:

@@ -272,8 +272,8 @@ def test_processes_forget_a_generation_that_was_given_up_and_tell_their_end():
             engine.evaluate(Broadcast(0, weights, None, None), lambda: True)
         results = engine.evaluate(Broadcast(1, weights, None, None), lambda: False)
         assert [(result.generation, result.pair) for result in results] == [(1, 0), (1, 1), (1, 2)]
-        engine._processes[0].kill()
-        engine._processes[0].join()
+        engine._processes.processes[0].kill()
+        engine._processes.processes[0].join()
         with pytest.raises((EOFError, OSError)):
             engine.evaluate(Broadcast(2, weights, None, None), lambda: False)
     finally:
