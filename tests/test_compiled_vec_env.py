@@ -41,7 +41,9 @@ def fall(envs, most=60):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("as_given", [np.array, list, lambda actions: np.array(actions, np.int32)], ids=str)
+@pytest.mark.parametrize(
+    "as_given", [np.array, list, lambda actions: np.array(actions, np.int32)], ids=["array", "list", "int32"]
+)
 def test_actions_out_of_range_change_nothing(mode, as_given):
     envs, other = cart_poles(autoreset_mode=mode), cart_poles(autoreset_mode=mode)
     envs.reset(seed=1)
