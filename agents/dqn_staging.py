@@ -22,6 +22,19 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device
     return pinned
 
 
+def minibatch_arrays(transitions: Transitions) -> tuple[NDArray[Any], ...]:
+    """The fields of a :class:`~vecenv.agents.dqn_loss.QMinibatch` in host memory; not copied, rows are numbered."""
+    return (
+        transitions.observations,
+        transitions.actions,
+        transitions.returns,
+        transitions.discounts,
+        transitions.next_observations,
+        transitions.weights,
+        np.arange(len(transitions.actions)),
+    )
+
+
 class MinibatchStaging:
     """Turns `Transitions` into tensors on the device.
 
@@ -47,19 +60,7 @@ class MinibatchStaging:
 
     def stage(self, transitions: Transitions) -> QMinibatch:
         """The minibatch on the device; valid until the second next call."""
-        rows = np.arange(len(transitions.actions))
-        fields = [
-            torch.from_numpy(array)
-            for array in (
-                transitions.observations,
-                transitions.actions,
-                transitions.returns,
-                transitions.discounts,
-                transitions.next_observations,
-                transitions.weights,
-                rows,
-            )
-        ]
+        fields = [torch.from_numpy(array) for array in minibatch_arrays(transitions)]
         if self._device.type != "cuda":
             return QMinibatch(*(field.to(self._device) for field in fields))
         turn = self._turn

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vecenv.agents.dqn import DQN
 from vecenv.agents.dqn_loss import QMinibatch
-from vecenv.agents.dqn_staging import MinibatchStaging
+from vecenv.agents.dqn_staging import MinibatchStaging, minibatch_arrays
 from vecenv.agents.inference import BatchedPolicy, PolicyOutput
 from vecenv.agents.replay_buffer import Transitions
 from vecenv.agents.training_run import TrainingRun
@@ -57,16 +57,9 @@ class WaitingStaging(MinibatchStaging):
 
     def stage(self, transitions: Transitions) -> QMinibatch:
         """The minibatch on the device."""
-        fields = (
-            transitions.observations,
-            transitions.actions,
-            transitions.returns,
-            transitions.discounts,
-            transitions.next_observations,
-            transitions.weights,
-            np.arange(len(transitions.actions)),
+        return QMinibatch(
+            *(torch.from_numpy(np.array(field)).to(self._device) for field in minibatch_arrays(transitions))
         )
-        return QMinibatch(*(torch.from_numpy(np.array(field)).to(self._device) for field in fields))
 
 
 def wait_for_copies(run: TrainingRun) -> None:
