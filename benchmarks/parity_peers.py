@@ -14,6 +14,8 @@ from vecenv.atari import AtariEnv
 from vecenv.preprocess.config import AtariConfig
 from vecenv.registration import game_name
 
+from .bare_game import bare_game
+
 
 @dataclass
 class Step:
@@ -161,13 +163,10 @@ class StableBaselinesDriver:
         self._envs.close()
 
 
-def _bare_game(rom: str, config: AtariConfig, repeat_action_probability: float) -> gymnasium.Env[Any, Any]:
-    import ale_py
-
-    return ale_py.AtariEnv(  # type: ignore[no-any-return]
-        game=rom,
-        frameskip=1,
-        repeat_action_probability=repeat_action_probability,
+def _game(rom: str, config: AtariConfig, repeat_action_probability: float) -> gymnasium.Env[Any, Any]:
+    return bare_game(
+        rom,
+        repeat_action_probability,
         full_action_space=config.full_action_space,
         mode=config.mode,
         difficulty=config.difficulty,
@@ -206,7 +205,7 @@ def _ale(rom: str, config: AtariConfig, seed: int) -> Driver:
 
 
 def _gymnasium(rom: str, config: AtariConfig, seed: int) -> Driver:
-    env = _bare_game(rom, config, config.repeat_action_probability or 0.0)
+    env = _game(rom, config, config.repeat_action_probability or 0.0)
     env = gymnasium.wrappers.AtariPreprocessing(
         env,
         noop_max=config.noop_max,
@@ -226,7 +225,7 @@ def _sb3(rom: str, config: AtariConfig, seed: int) -> Driver:
     probability = config.repeat_action_probability or 0.0
     in_wrapper = config.sticky_actions == "wrapper"
     env = AtariWrapper(
-        _bare_game(rom, config, 0.0 if in_wrapper else probability),
+        _game(rom, config, 0.0 if in_wrapper else probability),
         noop_max=config.noop_max,
         frame_skip=config.frame_skip,
         screen_size=config.screen_size[0],

@@ -14,6 +14,7 @@ import numpy as np
 from vecenv.errors import UnknownSetting
 from vecenv.registration import game_name
 
+from .bare_game import bare_game
 from .contestants import Contender, Settings, VectorContestant
 from .emulator_limit import FRAME_SKIP
 
@@ -37,7 +38,7 @@ class EnvFactory:
         _leave_interrupts_to_the_parent()
         if self._settings.rom is None:
             return gymnasium.make(self._settings.env_id, disable_env_checker=True)
-        env = _bare_game(self._settings.rom)
+        env = bare_game(self._settings.rom)
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=FRAME_SKIP, screen_size=84)
         env = gymnasium.wrappers.ClipReward(env, -1.0, 1.0)
         return gymnasium.wrappers.FrameStackObservation(env, 4)
@@ -58,18 +59,7 @@ class StableBaselinesFactory:
         from stable_baselines3.common.atari_wrappers import AtariWrapper
 
         _leave_interrupts_to_the_parent()
-        return AtariWrapper(_bare_game(self._rom), terminal_on_life_loss=False)
-
-
-def _bare_game(rom: str) -> gymnasium.Env[Any, Any]:
-    """A game without wrappers; one OpenCV thread (more get into each other's way with several processes)."""
-    import ale_py
-    import cv2
-
-    cv2.setNumThreads(1)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    env: gymnasium.Env[Any, Any] = ale_py.AtariEnv(game=rom, frameskip=1, repeat_action_probability=0.0)
-    return env
+        return AtariWrapper(bare_game(self._rom), terminal_on_life_loss=False)
 
 
 def _leave_interrupts_to_the_parent() -> None:
