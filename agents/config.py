@@ -140,7 +140,7 @@ class RunConfig:
     env: str
     """Id of the environment, such as CartPole-v1 or PongNoFrameskip-v4."""
     backend: str = "auto"
-    """Back end that steps the environments."""
+    """Back end that steps the environments: auto, auto-fast, sync, subproc, ale, envpool, compiled or ray."""
     num_workers: int | None = None
     """Worker processes; None lets the back end choose."""
     preprocess: str | None = None
@@ -158,7 +158,7 @@ class RunConfig:
     precision: Precision = "auto"
     """Number format of networks; auto takes bfloat16 only where it measures faster and acts the same."""
     checkpoint_seconds: float = 60.0
-    """Seconds between checkpoints; the best one is looked at four times as often."""
+    """Seconds between checkpoints; a new best one is written up to four times as often."""
     algorithm: str = "ppo"
     """Name of the algorithm."""
     settings: Any = PPOConfig()

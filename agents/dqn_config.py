@@ -68,21 +68,21 @@ class DQNConfig:
     num_return_steps: int = 3
     """Rewards summed before a target bootstraps (n-step returns)."""
     prioritized: bool = False
-    """Transitions are drawn by how wrong they were (Schaul et al., 2016)."""
+    """Transitions whose value was further off are drawn more often (prioritized replay; Schaul et al., 2016)."""
     priority_exponent: float = 0.6
-    """How strongly (alpha)."""
+    """Alpha of prioritized replay: 0 draws all transitions alike, 1 in proportion to their error."""
     priority_beta: float = 0.4
-    """How far importance weights make up for it at the start; wholly (1) at total_steps."""
+    """Beta of prioritized replay at the start: how far importance weights undo its bias; 1 at total_steps."""
     noisy: bool = False
     """Noise on the weights explores in place of random actions (Fortunato et al., 2018)."""
     categorical: bool = False
     """Learns distributions of returns (C51; Bellemare et al., 2017)."""
     num_atoms: int = 51
-    """Returns that such a distribution is spread over."""
+    """Atoms of a categorical distribution, evenly from value_min to value_max."""
     value_min: float = -10.0
-    """The lowest of them."""
+    """Lowest return that a categorical distribution can express."""
     value_max: float = 10.0
-    """The highest of them."""
+    """Highest return that a categorical distribution can express."""
     network: NetworkName = "mlp"
     """mlp for vectors; small-cnn or nature-cnn for images [C, H, W]."""
     hidden_size: int = 128

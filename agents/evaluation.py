@@ -24,7 +24,10 @@ from .setting_checks import check_count
 from .video import check_clip_path, make_rendered_envs, record_clip
 
 EXIT_FAILED = 1
-DESCRIPTION = "Play whole episodes with a checkpoint, or with the last one of a run's folder, and print their returns."
+DESCRIPTION = (
+    "Play whole episodes with a trained agent and print their returns. CHECKPOINT is a file such as runs/pong/best.pt, "
+    "or a run's folder, whose last checkpoint is taken."
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class EvalArguments:
     max_steps: int = 200_000
     """Steps per environment after which episodes that have not ended are given up, and reported as such."""
     backend: str = "auto"
-    """Back end that steps the environments."""
+    """Back end that steps the environments: auto, auto-fast, sync, subproc, ale, envpool, compiled or ray."""
     seed: int = 1_000_000
     """Seed of the environments; far from those that training usually uses."""
     sample: bool = False

@@ -23,6 +23,22 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 USAGE = f"usage: vecenv train {{{','.join(ALGORITHMS)}}} --env ID [--help]"
+HELP = f"""{USAGE}
+
+Train an agent on one environment. The algorithm comes first:
+
+  ppo   proximal policy optimization: discrete or continuous actions, fast on the clock
+  dqn   deep Q-network and its extensions: discrete actions, learns from a replay
+  es    evolution strategies: discrete or continuous actions, a population in place of gradients
+
+Settings suit the kind of environment; this lists them all, with their values for it:
+  vecenv train ppo --env CartPole-v1 --help
+
+examples:
+  vecenv train ppo --env CartPole-v1 --solve-at 475        stop when 100 episodes have this mean return
+  vecenv train dqn --env PongNoFrameskip-v4 --max-seconds 600 --run-dir runs/pong
+  vecenv train dqn --resume runs/pong --max-seconds 600    go on where it stopped
+  vecenv eval runs/pong --video pong.gif                   play with what was learnt"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE)
+        print(HELP if words else USAGE)
         return EXIT_OK if words else 2
     name, words = words[0], words[1:]
     find_algorithm(name)

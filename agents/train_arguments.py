@@ -34,8 +34,7 @@ class TrainArguments(RunConfig):
     run_dir: Path | None = None
     """Folder of the run; by default a new one, runs/<env>-<algorithm>-<time>. With --resume: the checkpoint's own."""
     resume: Path | None = None
-    """Checkpoint, or run folder, to go on from; its settings hold unless flags change them. Its environments are
-    unpickled, which can run any code: resume only what you trust, or give --fresh-envs."""
+    """Checkpoint or run folder to go on from. Its environments are unpickled: trust it, or give --fresh-envs."""
     fresh_envs: bool = False
     """With --resume: begin new episodes, and leave the saved states of the environments alone."""
 

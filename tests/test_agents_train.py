@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from vecenv import cli
+from vecenv.agents.algorithms import ALGORITHMS
 from vecenv.agents.checkpoint import load_checkpoint
+from vecenv.factory import BACKENDS
 
 SHORT = ["--env", "CartPole-v1", "--backend", "sync", "--num-envs", "4", "--num-steps", "16", "--seed", "3"]
 
@@ -127,6 +129,31 @@ def test_default_folder_names_environment_algorithm_and_time(tmp_path, capsys, m
     folders = sorted(folder.name for folder in (tmp_path / "runs").iterdir())
     assert len(folders) == 2
     assert all(re.fullmatch(r"CartPole-v1-ppo-\d{8}-\d{6}(-\d+)?", folder) for folder in folders)
+
+
+def help_of(capsys, *words):
+    """What --help prints, as one line without frames."""
+    try:
+        code = cli.main([*words, "--help"])
+    except SystemExit as end:
+        code = end.code
+    assert code == 0
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+
+
+def test_help_leads_from_the_algorithm_to_its_settings(capsys):
+    text = help_of(capsys, "train")
+    assert "--env CartPole-v1 --help" in text
+    for name in ALGORITHMS:
+        assert f" {name} " in text
+        assert "--env" in help_of(capsys, "train", name)
+    assert run(capsys, "train")[:2] == (2, "usage: vecenv train {dqn,ppo,es} --env ID [--help]\n")
+
+
+@pytest.mark.parametrize("words", [["train", "dqn"], ["eval"]], ids=["train", "eval"])
+def test_help_names_every_back_end(words, capsys):
+    listed = re.search(r"steps the environments: (.*?)\.", help_of(capsys, *words)).group(1)
+    assert set(re.split(", | or ", listed)) == set(BACKENDS)
 
 
 def test_eval_plays_whole_episodes(finished, capsys):
