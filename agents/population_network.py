@@ -46,7 +46,7 @@ class ObservationScaling(nn.Module):
             self.factor.copy_(torch.tensor(factor).view(self.factor.shape))
 
     def forward(self, observations: Tensor) -> Tensor:
-        """The scaled observations, of the same shape."""
+        """The scaled ``observations`` [B, ...]: float32, of the same shape."""
         # Two roundings, never a fused one: the result must not depend on which loop computes a component.
         scaled = torch.sub(observations.to(torch.float32), self.shift).mul_(self.factor)
         return scaled if self.limit is None else scaled.clamp_(-self.limit, self.limit)
@@ -63,7 +63,7 @@ class PolicyNetwork(nn.Module):
         self.num_outputs = num_outputs
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """What an action head needs."""
+        """Outputs [B, A] for ``observations`` [B, ...], and zeros [B]; both float32."""
         outputs: Tensor = self.layers(self.scaling(observations))
         return outputs, outputs.new_zeros(len(outputs))
 
@@ -154,7 +154,6 @@ class StackedNetwork(nn.Module):
         self._steps: list[StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]] = []
         for layer in network.layers:
             self._steps.append(_stacked(layer, num_members, self.device))
-        self._values = torch.zeros(num_members, device=self.device)
 
     def load(self, member: int, parameters: Tensor) -> None:
         """Set one member's weights from a flat vector [P], in the order of ``network.parameters()``."""
@@ -163,11 +162,14 @@ class StackedNetwork(nn.Module):
                 parameters = step.load(member, parameters)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs [N, A] of the members for one observation [N, ...] each, and zeros [N]."""
+        """Outputs [N, A] of the members for one observation [N, ...] each, and zeros [N]; both float32.
+
+        The zeros are the caller's; outputs are valid until the next call.
+        """
         x = self.scaling(observations)
         for step in self._steps:
             x = step(x)
-        return x[:, : self.num_outputs], self._values
+        return x[:, : self.num_outputs], x.new_zeros(self.num_members)
 
 
 class StackedLinear:

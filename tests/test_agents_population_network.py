@@ -94,6 +94,15 @@ def test_a_member_does_not_see_its_row_nor_the_number_of_rows(case: str) -> None
             assert torch.equal(part, whole[rows]), (num_rows, start)
 
 
+def test_values_that_a_caller_writes_into_are_not_seen_again() -> None:
+    spaces = CASES["cartpole-like"]
+    network = build_policy_network(*spaces, seed=0)
+    policy = BatchedPolicy(stacked(network, members_of(network)), head="greedy")
+    observations = observations_of(spaces[0])
+    policy.act(observations).values[:] = 7.0
+    assert not policy.act(observations).values.any()
+
+
 def test_a_policy_with_two_threads_acts_the_same() -> None:
     observation_space, action_space, config = CASES["cheetah-like"]
     network = build_policy_network(observation_space, action_space, config, seed=0)
