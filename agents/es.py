@@ -302,6 +302,11 @@ def evaluation_policy(
 def load_parameters(network: PolicyNetwork, parameters: torch.Tensor, statistics: dict[str, Any] | None) -> None:
     """Set a network's weights from a flat vector, and its normalisation from saved statistics, if any.
 
+    Args:
+        network: to be set in place.
+        parameters: [P] float32, in the order of ``network.parameters()``.
+        statistics: of observations, as `ObservationStatistics.state_dict` gives them.
+
     Raises:
         ValueError: the vector has another length.
     """

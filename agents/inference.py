@@ -121,7 +121,11 @@ class BatchedPolicy:
         return state
 
     def load_weights(self, state: dict[str, Tensor]) -> None:
-        """Act with the weights of :meth:`weights` until the next :meth:`refresh`."""
+        """Act with the weights of :meth:`weights`, which are copied, until the next :meth:`refresh`.
+
+        Raises:
+            RuntimeError: they are of another network.
+        """
         self._acting.load_state_dict(state)
 
     def act(self, observations: NDArray[Any]) -> PolicyOutput:
@@ -138,7 +142,10 @@ class BatchedPolicy:
             return values
 
     def stage(self, observations: NDArray[Any]) -> Tensor:
-        """``observations`` as a tensor on the device; on the CPU it shares their memory."""
+        """``observations`` [B, ...] as a tensor of the same shape and dtype on the device.
+
+        On the CPU it shares their memory; on CUDA it is valid until the second next call.
+        """
         if self._staging is not None:
             return self._staging.stage(observations)
         return torch.from_numpy(observations).to(self.device)
@@ -157,7 +164,7 @@ class CudaStaging:
         self._turn = 0
 
     def stage(self, observations: NDArray[Any]) -> Tensor:
-        """Start the copy of one batch; the returned tensor is valid until the second next call."""
+        """Start the copy of one batch [B, ...]; the tensor, which is like it, is valid until the second next call."""
         source = torch.from_numpy(observations)
         if not self._host or self._host[0].shape != source.shape or self._host[0].dtype != source.dtype:
             torch.cuda.synchronize(self._device)
@@ -176,14 +183,14 @@ class CudaStaging:
 
 
 def draw_categorical(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw from softmax(logits)."""
+    """Draw from softmax(logits), ``logits`` [B, A]; actions [B] int64 and their log-probabilities [B]."""
     # The largest of logits plus Gumbel noise is such a draw: cheaper than torch.multinomial on small batches.
     noise = torch.empty_like(logits).exponential_(generator=generator).log_()
     return _with_log_probs(logits, (logits - noise).argmax(dim=-1))
 
 
 def take_greedy(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Take the largest logit."""
+    """Take the largest of ``logits`` [B, A]; actions [B] int64 and their log-probabilities [B] in softmax(logits)."""
     return _with_log_probs(logits, logits.argmax(dim=-1))
 
 
@@ -210,14 +217,22 @@ class EpsilonGreedy:
 
 
 def draw_gaussian(outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw from independent normal distributions; ``outputs`` [B, 2 A] are means and log standard deviations."""
+    """Draw from independent normal distributions.
+
+    Args:
+        outputs: [B, 2 A], means and log standard deviations.
+        generator: of the draws, on the device of ``outputs``.
+
+    Returns:
+        Actions [B, A] and their log-probabilities [B].
+    """
     means, log_stds = outputs.chunk(2, dim=-1)
     noise = torch.empty_like(means).normal_(generator=generator)
     return means + log_stds.exp() * noise, gaussian_log_probs(noise, log_stds)
 
 
 def take_gaussian_mean(outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Take the mean, the most probable action."""
+    """Take the mean, the most probable action; arguments and results as of :func:`draw_gaussian`."""
     means, log_stds = outputs.chunk(2, dim=-1)
     return means, gaussian_log_probs(torch.zeros_like(means), log_stds)
 

@@ -121,7 +121,7 @@ class GaussianHead(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(size))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Parameters of the policy's distribution."""
+        """Parameters [B, 2 A] of the policy's distribution, from features [B, F]."""
         means: Tensor = self.mean(features)
         return torch.cat([means, self.log_std.expand_as(means)], dim=-1)
 

@@ -312,7 +312,11 @@ class PPO:
             self.collector.is_filler[:] = state["is_filler"][self._world.rows(self.envs.num_envs)]
 
     def env_states(self) -> list[bytes]:
-        """States of the environments of all ranks, last observations included."""
+        """States of the environments of all ranks, last observations included.
+
+        Raises:
+            VecEnvError, NotImplementedError: the environments of a rank cannot save theirs.
+        """
         if self._world.size == 1:
             return self.envs.get_state()
         states, refusal = [], ""

@@ -172,7 +172,11 @@ class PPOUpdate:
         return {**state, "returns": [value for part in self._world.gather(state["returns"]) for value in part]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Go on from :meth:`state_dict`.
+
+        Raises:
+            RuntimeError, ValueError: the state is of other settings.
+        """
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._shuffler.set_state(state["shuffle_generator"])

@@ -37,7 +37,11 @@ class Priorities:
         self._num_places = num_places
 
     def apply(self, changes: NDArray[np.int64]) -> None:
-        """Let new rows in and old ones out; `changes` as `advance_streams` fills them."""
+        """Let new rows in and old ones out.
+
+        Args:
+            changes: [C] int64 as `advance_streams` fills them: a place that comes in, or -1 minus one that goes out.
+        """
         places = np.where(changes >= 0, changes, -1 - changes)
         values = np.where(changes >= 0, self.largest**self.exponent, 0.0)
         prioritized_kernels.set_leaves(self._tree, places, values)

@@ -90,7 +90,7 @@ class RolloutBuffer:
         return np.flatnonzero(self.valid)
 
     def observation_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the observations of ``rows`` lie in ``observations.flatten(0, 1)``."""
+        """Where the observations of ``rows`` [B] int64 lie in ``observations.flatten(0, 1)``: [B] int64."""
         t, env = np.divmod(rows, self.num_envs)
         places: NDArray[np.int64] = (self.start + t) % self.num_slots * self.num_envs + env
         return places

@@ -33,7 +33,11 @@ class RunDirectory:
 
     @classmethod
     def create(cls, env_id: str, algorithm: str, root: Path = Path("runs")) -> RunDirectory:
-        """A new folder under ``root``, named by environment, algorithm and time."""
+        """A new folder under ``root``, named by environment, algorithm and time.
+
+        Raises:
+            OSError: it cannot be made.
+        """
         name = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', env_id)}-{algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
         for number in range(1000):
             path = root / (name if number == 0 else f"{name}-{number}")
