@@ -61,7 +61,7 @@ def test_envs_leave_the_busy_worker_and_results_stay(mode):
         SubprocVecEnv(uneven_fns(), num_workers=2, balance=True, **settings) as envs,
         SyncVecEnv(fast, **settings) as reference,
     ):
-        first = envs.call("home")
+        homes = [envs.call("home")]
         assert_same(envs.reset(seed=1), reference.reset(seed=1))
         for step in range(60):
             one, two = envs.step([0] * 8), reference.step([0] * 8)
@@ -69,11 +69,12 @@ def test_envs_leave_the_busy_worker_and_results_stay(mode):
                 if "episode" in result[4]:
                     result[4]["episode"].pop("t")
             assert_same(one, two, f"step {step}")
-        last = envs.call("home")
-        moved = [row for row in range(8) if first[row] != last[row]]
+            homes.append(envs.call("home"))
+        moved = [row for row in range(8) if any(home[row] != homes[0][row] for home in homes)]
         assert moved
         assert 0 not in moved
-        assert last.count(last[0]) < 4
+        # Not only at the end: on a machine that does other things, quick envs look slow for a while and move back.
+        assert min(home.count(home[0]) for home in homes) < 4
         assert envs.call("uid") == tuple(range(8))
         envs.set_attr("length", list(range(50, 58)))
         assert envs.get_attr("length") == tuple(range(50, 58))
