@@ -106,10 +106,10 @@ class CheckpointKeeper:
             self.keep_best(directory, seconds)
         is_time_for_best = time.perf_counter() - self._last_best >= self._config.checkpoint_seconds / 4
         try:
-            if is_time_for_best or due.last:
-                self.write_best(directory)
             if due.last:
-                self.save_last(directory, seconds)
+                self.save_both(directory, seconds)
+            elif is_time_for_best:
+                self.write_best(directory)
         except OSError as error:
             self._last_save = self._last_best = time.perf_counter()
             say(f"no checkpoint written ({error}); the one before stays, and the run goes on")
@@ -121,6 +121,22 @@ class CheckpointKeeper:
         if mean_return is None or not self._window.is_full:
             return False
         return self.best_mean_return is None or mean_return > self.best_mean_return
+
+    def save_both(self, directory: RunDirectory | None, seconds: float) -> None:
+        """Write ``best.pt`` where it is not up to date, then ``checkpoint.pt``; on all ranks, see the class.
+
+        A rank whose ``best.pt`` fails still gives its part of the last state, because the others are waiting for it;
+        it writes no ``checkpoint.pt`` then, which would know of a best return that has no file.
+
+        Raises:
+            OSError: one of them could not be written; the old files stay.
+        """
+        try:
+            self.write_best(directory)
+        except OSError:
+            self.save_last(None, seconds)
+            raise
+        self.save_last(directory, seconds)
 
     def save_last(self, directory: RunDirectory | None, seconds: float) -> None:
         """Write ``checkpoint.pt``.

@@ -154,8 +154,7 @@ class TrainingRun:
                 raise
             if self.world.from_first(self.keeper.is_better):
                 self.keeper.keep_best(directory, self.seconds)
-            self.keeper.write_best(directory)
-            self.keeper.save_last(directory, self.seconds)
+            self.keeper.save_both(directory, self.seconds)
             summary = self._summary(reason)
             if directory is not None:
                 directory.write_json(directory.summary, summary)

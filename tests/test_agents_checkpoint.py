@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from vecenv.agents import checkpoint
+import vecenv
+from vecenv.agents import checkpoint, checkpoint_keeper
 from vecenv.agents.algorithms import run_config_from_dict
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
+from vecenv.agents.checkpoint_keeper import CheckpointKeeper, Due
 from vecenv.agents.config import PPOConfig, RunConfig
+from vecenv.agents.learner import Episode
+from vecenv.agents.run_directory import RunDirectory
+from vecenv.agents.stopping import EpisodeWindow
 from vecenv.errors import UnknownSetting
 
 
@@ -168,3 +173,51 @@ def test_settings_survive_and_unknown_ones_are_refused():
     plain["settings"]["momentum"] = 0.9
     with pytest.raises(UnknownSetting, match="unknown setting momentum"):
         run_config_from_dict(plain)
+
+
+class Exchanging:
+    """A learner in two ranks: notes each time that it would meet the other one."""
+
+    def __init__(self, envs):
+        self.envs, self.exchanges = envs, []
+
+    def state_dict(self):
+        self.exchanges.append("learner")
+        return {"weight": torch.zeros(1)}
+
+    def env_states(self):
+        self.exchanges.append("environments")
+
+
+SAVES = {
+    "when due": lambda keeper, directory: keeper.save_when_due(Due(True, True), directory, 1.0, lambda line: None),
+    "at the end": lambda keeper, directory: keeper.save_both(directory, 1.0),
+}
+
+
+@pytest.mark.parametrize("failing", [(), ("best.pt",), ("checkpoint.pt",), ("best.pt", "checkpoint.pt")])
+@pytest.mark.parametrize("save", SAVES)
+def test_a_full_disk_on_rank_0_leaves_no_rank_alone_in_an_exchange(save, failing, tmp_path, monkeypatch):
+    def save_or_fail(path, content):
+        if path.name in failing:
+            raise OSError(28, "No space left on device")
+        save_checkpoint(path, content)
+
+    monkeypatch.setattr(checkpoint_keeper, "save_checkpoint", save_or_fail)
+    exchanges, refused = [], []
+    for directory in (RunDirectory(tmp_path / "run"), None):  # ranks 0 and 1
+        with vecenv.make_vec("CartPole-v1", num_envs=1, backend="sync") as envs:
+            learner, window = Exchanging(envs), EpisodeWindow(size=1)
+            keeper = CheckpointKeeper(RunConfig("CartPole-v1", settings=PPOConfig()), learner, window, num_ranks=2)
+            window.add([Episode(1.0, 1)])
+            keeper.keep_best(directory, 1.0)
+            try:
+                SAVES[save](keeper, directory)
+            except OSError:
+                refused.append(directory)
+            exchanges.append(learner.exchanges)
+    assert exchanges[0] == exchanges[1]
+    assert exchanges[0][-2:] == ["environments", "learner"]
+    assert len(refused) == (save == "at the end" and bool(failing))
+    written = {file.name for file in (tmp_path / "run").glob("*.pt")}
+    assert written == (set() if "best.pt" in failing else {"best.pt", "checkpoint.pt"} - set(failing))
