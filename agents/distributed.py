@@ -78,9 +78,12 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place:
     if wrong:
         raise UnknownSetting(f"{', '.join(wrong)} in the environment must be a whole number of at least 0")
     rank, size, local_rank, port = (int(text) for text in numbers.values())
-    if not (rank < size and local_rank <= rank and 0 < port < 2**16):
-        described = ", ".join(f"{name}={text}" for name, text in numbers.items())
-        raise UnknownSetting(f"{described} in the environment do not fit together: a rank must be below WORLD_SIZE")
+    if rank >= size:
+        raise UnknownSetting(f"RANK={rank} in the environment must be below WORLD_SIZE={size}")
+    if local_rank > rank:
+        raise UnknownSetting(f"LOCAL_RANK={local_rank} in the environment must not be above RANK={rank}")
+    if not 0 < port < 2**16:
+        raise UnknownSetting(f"MASTER_PORT={port} in the environment must be from 1 to {2**16 - 1}")
     return Place(rank, size, local_rank)
 
 

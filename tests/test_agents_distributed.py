@@ -69,7 +69,6 @@ def learn(env, config, world):
         state = learner.state_dict()
         learner.close()
     figures = [report.figures for report in reports]
-    state["num_env_states"] = None
     return {
         "actions": torch.from_numpy(actions),
         "figures": figures,
@@ -102,7 +101,7 @@ def act_resume(folder, place):
 
 def act_interrupt(folder, place):
     """Ctrl-C reaches rank 1 alone, in its third rollout."""
-    at_third_rollout(lambda rollout: os.kill(os.getpid(), signal.SIGINT), place)
+    at_third_rollout(place, before=lambda rollout: os.kill(os.getpid(), signal.SIGINT))
     return cli.main([*TWO_RANKS, "--run-dir", str(folder / "interrupted")])
 
 
@@ -112,7 +111,7 @@ def act_not_finite(folder, place):
     def spoil(rollout):
         rollout.rewards[:] = np.nan
 
-    at_third_rollout(spoil, place)
+    at_third_rollout(place, after=spoil)
     return cli.main([*TWO_RANKS, "--run-dir", str(folder / "spoilt")])
 
 
@@ -122,7 +121,7 @@ def act_failing_env(folder, place):
     def fail(rollout):
         raise ZeroDivisionError("planted")
 
-    at_third_rollout(fail, place)
+    at_third_rollout(place, before=fail)
     try:
         return cli.main([*TWO_RANKS, "--run-dir", str(folder / "failed")])
     except ZeroDivisionError:
@@ -131,7 +130,7 @@ def act_failing_env(folder, place):
 
 def act_killed(folder, place):
     """Rank 1 is killed, with worker processes of its own; the last act, since it does not come back."""
-    at_third_rollout(lambda rollout: os.kill(os.getpid(), signal.SIGKILL), place)
+    at_third_rollout(place, before=lambda rollout: os.kill(os.getpid(), signal.SIGKILL))
     workers = ["--num-envs", "2", "--backend", "subproc", "--num-workers", "1"]
     return cli.main([*RUN, *workers, "--checkpoint-seconds", "0", "--run-dir", str(folder / "killed")])
 
@@ -139,8 +138,12 @@ def act_killed(folder, place):
 ACTS = (act_learn, act_half, act_resume, act_interrupt, act_not_finite, act_failing_env, act_killed)
 
 
-def at_third_rollout(happen, place):
-    """Let something happen on rank 1 in the third rollout of the next run; everywhere, later runs are as ever."""
+def nothing(rollout):
+    pass
+
+
+def at_third_rollout(place, *, before=nothing, after=nothing):
+    """Let something happen on rank 1 before or after it collects the third rollout of the next run."""
     collect, rollouts = ORIGINAL_COLLECT, []
 
     def collect_and_more(self, stop_requested):
@@ -149,11 +152,11 @@ def at_third_rollout(happen, place):
             pids = getattr(self.envs, "worker_pids", ())
             Path(sys.argv[1], "workers.json").write_text(json.dumps(list(pids)))
         is_now = len(rollouts) == 3 and place.rank == 1
-        if is_now and happen.__name__ != "spoil":
-            happen(self.rollout)
+        if is_now:
+            before(self.rollout)
         episodes = collect(self, stop_requested)
-        if is_now and happen.__name__ == "spoil":
-            happen(self.rollout)
+        if is_now:
+            after(self.rollout)
         return episodes
 
     RolloutCollector.collect = collect_and_more
@@ -344,9 +347,11 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "1
         ({"RANK": None, "LOCAL_RANK": None, "MASTER_ADDR": None, "MASTER_PORT": None}, "sets WORLD_SIZE but not RANK"),
         ({"RANK": "first"}, "RANK=first in the environment must be a whole number of at least 0"),
         ({"RANK": "-1"}, "RANK=-1"),
-        ({"RANK": "2"}, "do not fit together: a rank must be below WORLD_SIZE"),
-        ({"LOCAL_RANK": "5"}, "LOCAL_RANK=5, MASTER_PORT=1234 in the environment do not fit together"),
-        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999"),
+        ({"RANK": "2"}, "RANK=2 in the environment must be below WORLD_SIZE=2"),
+        ({"WORLD_SIZE": "0"}, "RANK=1 in the environment must be below WORLD_SIZE=0"),
+        ({"LOCAL_RANK": "5"}, "LOCAL_RANK=5 in the environment must not be above RANK=1"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 in the environment must be from 1 to 65535"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT=0 in the environment must be from 1 to 65535"),
     ],
 )
 def test_half_set_environments_are_refused(changes, message):
