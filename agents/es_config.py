@@ -85,6 +85,8 @@ class ESConfig:
             raise UnknownSetting("report_share below 1 needs workers that can be late: engine processes or ray")
         if self.ray_address is not None and not isinstance(self.ray_address, str):
             raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
+        if self.ray_address is not None and self.engine != "ray":
+            raise UnknownSetting(f"ray_address needs engine ray, got engine {self.engine}")
 
     @property
     def played_pairs(self) -> int:

@@ -248,6 +248,9 @@ def test_cartpole_is_learnt() -> None:
         ({"fitness": "ranks"}, "fitness must be one of centered-ranks, normalised"),
         ({"engine": "threads"}, "engine must be one of inline, processes"),
         ({"network": "cnn"}, "network must be one of"),
+        ({"ray_address": "auto"}, "ray_address needs engine ray, got engine inline"),
+        ({"ray_address": "auto", "engine": "processes"}, "ray_address needs engine ray, got engine processes"),
+        ({"ray_address": 6379, "engine": "ray"}, "ray_address must be 'host:port', 'auto' or 'local', got 6379"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(setting: dict[str, Any], words: str) -> None:

@@ -393,7 +393,7 @@ def learner(config):
     envs = vecenv.make_vec("CartPole-v1", backend="sync", **env_settings(config))
     return ES(envs, config, seed=3)
 
-inline = learner(dataclasses.replace(config, engine="inline"))
+inline = learner(dataclasses.replace(config, engine="inline", ray_address=None))
 es = learner(config)
 assert len(es.worker_pids) == 2  # one per free CPU
 es.train_once(), inline.train_once()
