@@ -67,7 +67,30 @@ def test_main(tmp_path, capsys):
     }
     output = capsys.readouterr().out
     assert "95 % interval" in output
-    assert engines.main([*words, "--json", str(tmp_path / "again.json"), "--compare", str(path)]) in (0, 1)
+    assert not any(verdict in output for verdict in (" yes ", " no ", "cannot tell"))  # CartPole is no Atari game
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1e-3, 0), (1e3, 1)])
+def test_compared_with_results_that_were_slower_or_faster(tmp_path, factor, code):
+    path = tmp_path / "old.json"
+    words = ["CartPole-v1", "--engines", "compiled", "--num-envs", "4", "--rounds", "6", "--seconds", "0.01"]
+    assert engines.main([*words, "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    for row in document["samples"].values():
+        row["values"] = [value * (factor if row["ours"] else 1.0) for value in row["values"]]
+    path.write_text(json.dumps(document))
+    assert engines.main([*words, "--json", str(tmp_path / "new.json"), "--compare", str(path)]) == code
+
+
+def test_a_named_engine_without_the_environment_is_told(capsys):
+    pytest.importorskip("ale_py")
+    cases = chosen_cases(["PongNoFrameskip-v4", "CartPole-v1"], ["ale", "compiled"])
+    assert cases == [("PongNoFrameskip-v4", "ale"), ("CartPole-v1", "compiled")]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": this")[0] for line in told] == [
+        "left out: PongNoFrameskip-v4, compiled",
+        "left out: CartPole-v1, ale",
+    ]
 
 
 def test_ours_and_bare_of_every_installed_engine_take_turns():
