@@ -1,4 +1,7 @@
-"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, rung by rung, beside the documents' own figures."""
+"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, rung by rung, beside the figures of their documents.
+
+The documents are the written accounts that the ladders come from; `vecenv.benchmarks.ladder` tells which.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ from .report import check_output, print_table, publish, samples_of
 from .speedups_solve import Solution, read_solutions, show_solutions, solution_samples, solve_ladder
 from .timing import Rates, alternate
 
-QUICK_ROUNDS = 3
-QUICK_SECONDS = 1.0
+ROUNDS, SECONDS = 5, 5.0
+QUICK_ROUNDS, QUICK_SECONDS = 3, 1.0
+SEEDS = 5
 DEFAULT_SOLUTIONS = Path("results") / "speedups-solved.csv"
 
 
@@ -41,8 +45,9 @@ class MeasuredTable:
     figures: Mapping[str, Mapping[str, float]]
     left_out: Mapping[str, str]
 
-    def base_of(self, rung: Rung) -> Rates | None:
-        """Rates of the rung that this one is compared with as `times the base`."""
+    @property
+    def base(self) -> Rates | None:
+        """Rates of the first rung, the base that all are compared with; None where it could not be measured."""
         return self.rates.get(self.table.rungs[0].name)
 
     def before(self, rung: Rung) -> Rates | None:
@@ -50,7 +55,7 @@ class MeasuredTable:
         if rung.base is not None:
             return self.rates.get(rung.base)
         if not self.table.cumulative:
-            return self.base_of(rung)
+            return self.base
         place = self.table.rungs.index(rung)
         return next((self.rates[r.name] for r in reversed(self.table.rungs[:place]) if r.name in self.rates), None)
 
@@ -78,9 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises:
         MissingExtra: what a rung needs is not installed.
-        UnknownSetting: for a ladder or rung that does not exist.
+        UnknownSetting: for a ladder or rung that does not exist, or an option that would have no effect.
     """
     arguments = _parser().parse_args(argv)
+    _refuse_idle_options(arguments)
     check_known(arguments.ladders, list(LADDERS), "ladder")
     if arguments.only == []:
         raise UnknownSetting("--only needs at least one rung")
@@ -91,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if all(rung.build is None for ladder in ladders for table in ladder.tables for rung in table.rungs):
         raise UnknownSetting(f"{', '.join(arguments.only)}: nothing with a rate of its own; train it with --solve")
     print(describe_machine())
-    rounds = QUICK_ROUNDS if arguments.quick else arguments.rounds
-    seconds = QUICK_SECONDS if arguments.quick else arguments.seconds
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
+    seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
     measured = []
     for ladder in ladders:
         for table in ladder.tables:
@@ -109,17 +115,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _publish(arguments, measured, rounds, seconds)
 
 
+def _refuse_idle_options(arguments: argparse.Namespace) -> None:
+    """Refuse what would be ignored: options of rates with ``--solve``, options of trainings without it.
+
+    Raises:
+        UnknownSetting: the message names the options.
+    """
+    idle = ("quick", "rounds", "seconds", "plot") if arguments.solve else ("seeds", "minutes", "solved")
+    given = " and ".join(f"--{name}" for name in idle if getattr(arguments, name))
+    if given and arguments.solve:
+        raise UnknownSetting(f"{given}: for rates; --solve trains to the mark, --minutes limits it")
+    if given:
+        raise UnknownSetting(f"{given}: for trainings to the mark; add --solve")
+
+
 def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
     """Train every rung to its ladder's mark, print a table each and write the result."""
-    if arguments.quick or arguments.plot is not None:
-        raise UnknownSetting("--quick and --plot are for rates; --solve trains to the mark, --minutes limits it")
-    read_solutions(arguments.solved)
+    path, seeds = arguments.solved or DEFAULT_SOLUTIONS, arguments.seeds or SEEDS
+    read_solutions(path)
     print(describe_machine())
     every: list[Solution] = []
     for ladder in ladders:
         limit = 60.0 * (arguments.minutes or ladder.solve_minutes)
-        print(f"{ladder.title}: {ladder.mark}; at most {limit / 60:g} minutes a training, kept in {arguments.solved}")
-        solutions = solve_ladder(ladder, seeds=arguments.seeds, limit_seconds=limit, path=arguments.solved)
+        print(f"{ladder.title}: {ladder.mark}; at most {limit / 60:g} minutes a training, kept in {path}")
+        solutions = solve_ladder(ladder, seeds=seeds, limit_seconds=limit, path=path)
         show_solutions(ladder, solutions)
         every += solutions
     if not every:
@@ -127,7 +146,7 @@ def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
     return publish(
         arguments,
         "speedups",
-        settings={"ladders": [ladder.key for ladder in ladders], "only": arguments.only, "seeds": arguments.seeds},
+        settings={"ladders": [ladder.key for ladder in ladders], "only": arguments.only, "seeds": seeds},
         results={"solutions": [solution.as_row() for solution in every]},
         samples=solution_samples(every),
         file_name="speedups-solved",
@@ -207,7 +226,7 @@ def show_rates(ladder: Ladder, measured: MeasuredTable, rounds: int, seconds: fl
         if row is None:
             rows.append([rung.name, measured.left_out[rung.name], "-", "", "", "", *[""] * len(extra), theirs])
             continue
-        base, before = measured.base_of(rung), measured.before(rung)
+        base, before = measured.base, measured.before(rung)
         figures = measured.figures.get(rung.name, {})
         cells = [rung.name, rung.changes, f"{row.median:,.0f}", f"{row.lowest:,.0f} - {row.highest:,.0f}"]
         cells += ["" if other is None or other is row else f"{row.ratio_to(other):.2f}" for other in (base, before)]
@@ -229,7 +248,7 @@ def _publish(
             if rung.build is None:
                 continue
             row = result.rates.get(rung.name)
-            base, before = result.base_of(rung), result.before(rung)
+            base, before = result.base, result.before(rung)
             rows.append(
                 {
                     "ladder": ladder.key,
@@ -249,7 +268,14 @@ def _publish(
             samples[f"{ladder.key} {result.table.key} {name}"] = each
     settings = {"ladders": arguments.ladders or list(LADDERS), "only": arguments.only}
     settings.update(quick=arguments.quick, rounds=rounds, seconds=seconds)
-    return publish(arguments, "speedups", settings=settings, results={"rungs": rows}, samples=samples)
+    results = {"rungs": rows, "tables": [_described(ladder, result.table) for ladder, result in measured]}
+    return publish(arguments, "speedups", settings=settings, results=results, samples=samples)
+
+
+def _described(ladder: Ladder, table: LadderTable) -> dict[str, Any]:
+    """What a table is called, what its rates count and what its reader must know; rungs are in it by both keys."""
+    title = f"{ladder.title}: {table.title}"
+    return {"ladder": ladder.key, "table": table.key, "title": title, "unit": ladder.unit, "notes": list(ladder.notes)}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -268,19 +294,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RUNG,RUNG",
         help="these rungs alone, the first is the base; an unknown one lists all",
     )
-    add_timing(parser, rounds=5, seconds=5.0)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds of {QUICK_SECONDS:g} s")
+    add_timing(parser, rounds=ROUNDS, seconds=SECONDS)
+    parser.set_defaults(rounds=None, seconds=None)  # so that --solve can refuse them, and --quick can have its own
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds of {QUICK_SECONDS:g} s unless told otherwise"
+    )
     parser.add_argument("--solve", action="store_true", help="train every rung to the mark, in place of its rate")
     parser.add_argument(
         "--seeds",
         type=positive_int,
-        default=5,
         metavar="R",
-        help="with --solve: trainings of each, with seeds 0 to R - 1 (default 5)",
+        help=f"with --solve: trainings of each, with seeds 0 to R - 1 (default {SEEDS})",
     )
     text = "with --solve: limit of one training (default: the ladder's own)"
     parser.add_argument("--minutes", type=positive_number, metavar="M", help=text)
     text = f"with --solve: trainings that have ended; they are not run again (default {DEFAULT_SOLUTIONS})"
-    parser.add_argument("--solved", type=Path, metavar="FILE.csv", default=DEFAULT_SOLUTIONS, help=text)
+    parser.add_argument("--solved", type=Path, metavar="FILE.csv", help=text)
     add_output(parser, "speedups", plot="the speed of every rung beside theirs, each relative to its own base")
     return parser

@@ -18,7 +18,7 @@ def relative_rates(measured: MeasuredTable) -> dict[str, dict[str, float]]:
     A document is there only where it gives a figure for the first rung.
     """
     rungs = measured.table.rungs
-    base = measured.base_of(rungs[0])
+    base = measured.base
     relative: dict[str, dict[str, float]] = {"ours": {}}
     if base is not None:
         relative["ours"] = {name: row.ratio_to(base) for name, row in measured.rates.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from vecenv.errors import UnknownSetting
 
 from .compare import Samples
 from .ladder import Ladder, LadderTable, Rung, SolveResult
+from .learning_curves import Spread, to_the_mark
 from .report import commit, print_table
 
 COLUMNS = (
@@ -180,13 +182,6 @@ def told(result: SolveResult) -> str:
     return f"{verdict} after {result.seconds / 60:.1f} min, {result.env_steps:,} steps, {reached}"
 
 
-def median_seconds(solutions: Sequence[Solution]) -> float | None:
-    """Median time to the mark; None where half of the trainings or more did not reach it."""
-    seconds = [each.result.seconds if each.result.solved else float("inf") for each in solutions]
-    median = statistics.median(seconds) if seconds else float("inf")
-    return median if median < float("inf") else None
-
-
 def show_solutions(ladder: Ladder, solutions: Sequence[Solution]) -> None:
     """Print a table for every table of the ladder: minutes to the mark beside the document's figures."""
     for table in ladder.tables:
@@ -195,27 +190,29 @@ def show_solutions(ladder: Ladder, solutions: Sequence[Solution]) -> None:
         if rows:
             extra = _figure_names(solutions)
             rows = [[*cells[:-1], *_figures(own[cells[0]], extra), cells[-1]] for cells in rows]
-            header = ["rung", "what changes", "solved", "median minutes", "least - most", "median steps", "x base"]
-            title = f"{ladder.title}: {table.title}; to the mark: {ladder.mark}"
+            header = ["rung", "what changes", "solved", "minutes", "steps", "x base"]
+            title = f"{ladder.title}: {table.title}; medians and range to the mark: {ladder.mark}"
             print_table(title, [*header, *extra, "theirs, on their hardware"], rows, width=180)
 
 
 def _cells(table: LadderTable, rung: Rung, own: Mapping[str, Sequence[Solution]]) -> list[str]:
-    solutions = own[rung.name]
-    solved = [each.result.seconds / 60 for each in solutions if each.result.solved]
-    median, base = median_seconds(solutions), median_seconds(own[table.rungs[0].name])
-    limit = min(each.limit_seconds for each in solutions) / 60
-    times = "" if median is None or base is None or rung is table.rungs[0] else f"{base / median:.2f}"
+    solutions, base = own[rung.name], own[table.rungs[0].name]
+    minutes = _to_the_mark(solutions, "minutes")
+    base_minutes = _to_the_mark(base, "minutes").median if base and rung is not table.rungs[0] else math.inf
     return [
         rung.name,
         rung.changes,
-        f"{len(solved)} of {len(solutions)}",
-        f"> {limit:g}" if median is None else f"{median / 60:.1f}",
-        f"{min(solved):.1f} - {max(solved):.1f}" if solved else "",
-        f"{statistics.median(each.result.env_steps for each in solutions):,.0f}",
-        times,
+        f"{sum(each.result.solved for each in solutions)} of {len(solutions)}",
+        minutes.text("{:,.1f}"),
+        _to_the_mark(solutions, "env_steps").text(),
+        f"{base_minutes / minutes.median:.2f}" if math.isfinite(base_minutes + minutes.median) else "",
         "; ".join(map(str, rung.documents)),
     ]
+
+
+def _to_the_mark(solutions: Sequence[Solution], column: str) -> Spread:
+    rows = [{**each.as_row(), "minutes": each.result.seconds / 60} for each in solutions]
+    return to_the_mark(rows, column)
 
 
 def _figure_names(solutions: Sequence[Solution]) -> list[str]:

@@ -75,7 +75,8 @@ def fake(closed: list[float], trained: list[tuple[str, int]], monkeypatch: pytes
         rung("best", 300.0),
         dataclasses.replace(rung("learning", 25.0), build=None),
     )
-    made = Ladder("fake", "Fake", "steps/s", "18 points", (LadderTable("all", "all rungs", rungs, cumulative=True),))
+    tables = (LadderTable("all", "all rungs", rungs, cumulative=True),)
+    made = Ladder("fake", "Fake", "steps/s", "18 points", tables, notes=("busy share: of the time",))
     monkeypatch.setattr(ladder, "LADDERS", {"fake": "nowhere"})
     monkeypatch.setattr(speedups, "LADDERS", {"fake": "nowhere"})
     monkeypatch.setattr(speedups, "find_ladder", lambda key: made)
@@ -101,6 +102,8 @@ def test_rates_ratios_and_their_figures(
     assert "learning" not in rows  # nothing to measure
     assert rows["base"]["theirs"][0] == {"source": "document 1", "rate": 227, "text": "52 min"}
     assert document["samples"]["fake all best"]["values"] == [300.0] * 5  # type: ignore[index]
+    described = {"title": "Fake: all rungs", "unit": "steps/s", "notes": ["busy share: of the time"]}
+    assert document["results"]["tables"] == [{"ladder": "fake", "table": "all", **described}]  # type: ignore[index]
     assert sorted(closed) == [50.0, 100.0, 300.0]
     shown = capsys.readouterr().out
     for text in ("theirs, on their hardware", "document 1: 227, 52 min", "not applicable: no CUDA", "bytes per pair"):
@@ -133,7 +136,11 @@ def test_only_some_rungs(fake: Ladder, tmp_path: Path) -> None:
         (["--only", "bettr"], "no rung 'bettr'; available: base, better"),
         (["--only", ","], "at least one rung"),
         (["--only", "learning"], "with --solve"),
-        (["--solve", "--quick"], "--quick and --plot are for rates"),
+        (["--solve", "--quick", "--rounds", "2"], "--quick and --rounds: for rates"),
+        (["--solve", "--seconds", "2"], "--seconds: for rates"),
+        (["--solve", "--plot", "x.png"], "--plot: for rates"),
+        (["--seeds", "2", "--minutes", "1"], "--seeds and --minutes: for trainings to the mark; add --solve"),
+        (["--solved", "x.csv"], "--solved: for trainings"),
         (["--compare", "/nowhere.json"], "nowhere.json"),
     ],
 )
@@ -160,7 +167,7 @@ def test_trainings_go_on_where_they_were_cut_short(
     assert "fake learning to the mark" not in document["samples"]  # type: ignore[operator]
     shown = capsys.readouterr().out
     assert "2 of 2" in shown
-    assert "> 2" in shown  # `learning` would need four minutes
+    assert "not reached" in shown  # `learning` would need four minutes
     run(tmp_path, *words, "--seeds", "2")
     assert len(trained) == 8  # nothing is trained twice
     run(tmp_path, *words[:3], "--minutes", "5", "--seeds", "1")
@@ -187,13 +194,23 @@ def test_a_file_that_is_no_list_of_trainings_is_refused(fake: Ladder, tmp_path: 
         speedups.main(["--solve", "--solved", str(path)])
 
 
-def test_half_without_the_mark_is_no_median() -> None:
-    def solution(solved: bool) -> speedups_solve.Solution:
-        return speedups_solve.Solution("fake", "base", "", 0, 60.0, SolveResult(30.0, 10, solved), "", None)
+def test_a_training_without_the_mark_counts_as_longer_than_any(fake: Ladder) -> None:
+    def cells(*solved: bool) -> list[str]:
+        results = [SolveResult(30.0 * (number + 1), 10, is_solved) for number, is_solved in enumerate(solved)]
+        rungs = {name: [solution_of(name, each) for each in results] for name in ("base", "best")}
+        return speedups_solve._cells(fake.tables[0], fake.tables[0].rungs[3], rungs)
 
-    assert speedups_solve.median_seconds([solution(True), solution(True), solution(False)]) == 30.0
-    assert speedups_solve.median_seconds([solution(True), solution(False)]) is None
-    assert speedups_solve.median_seconds([]) is None
+    assert cells(True, True, False)[2:6] == ["2 of 3", "1.0 (0.5 - not reached)", "10 (10 - not reached)", "1.00"]
+    assert cells(True, False)[2:6] == [
+        "1 of 2",
+        "not reached (0.5 - not reached)",
+        "not reached (10 - not reached)",
+        "",
+    ]
+
+
+def solution_of(rung: str, result: SolveResult) -> speedups_solve.Solution:
+    return speedups_solve.Solution("fake", rung, "", 0, 60.0, result, "", None)
 
 
 def test_bars_are_relative_to_each_ones_own_base(fake: Ladder, tmp_path: Path) -> None:
