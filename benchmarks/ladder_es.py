@@ -17,7 +17,7 @@ from vecenv.cores import usable_cores
 from .bare_engine import bare_envpool, bare_gymnasium
 from .ladder import Ladder, LadderTable, Rung, Theirs
 from .ladder_training import TrainingContestant, TrainingSetup, train_to_mark
-from .one_by_one import OneByOneEngine, OneByOneProcesses, PlayerSetup
+from .one_by_one import OneByOneEngine, OneByOneProcesses, OneByOneSetup
 
 ENV = "HalfCheetah-v5"
 SOLVE_AT = 1_500.0
@@ -55,7 +55,7 @@ def put_one_by_one(run: TrainingRun, *, num_workers: int = 0, sends_noise: bool 
     """
     learner: Any = run.learner
     learner.engine.close()
-    setup = PlayerSetup(run.config.env, learner.config, run.config.seed, sends_noise)
+    setup = OneByOneSetup(run.config.env, learner.config, run.config.seed, sends_noise)
     learner.engine = OneByOneProcesses(setup, num_workers) if num_workers else OneByOneEngine(setup)
 
 

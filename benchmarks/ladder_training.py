@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -91,6 +92,9 @@ def train_to_mark(setup: TrainingSetup, seed: int, max_seconds: float) -> SolveR
         seed: of everything random.
         max_seconds: the training is ended after this.
 
+    Returns:
+        What came of it. A training whose numbers are no longer finite has not reached the mark; the reason is printed.
+
     Raises:
         KeyboardInterrupt: Ctrl-C ended the training.
     """
@@ -101,7 +105,11 @@ def train_to_mark(setup: TrainingSetup, seed: int, max_seconds: float) -> SolveR
         dataclasses.replace(setup, config=config).build() as run,
     ):
         display = ProgressDisplay(config.settings.total_steps, config.solve_at, quiet_console())
-        summary = run.train(RunDirectory(Path(folder) / "run"), display)
+        try:
+            summary = run.train(RunDirectory(Path(folder) / "run"), display)
+        except FloatingPointError as error:  # one bad rung must not end the list of all others
+            print(f"the training with seed {seed} failed: {error}", file=sys.stderr)
+            return SolveResult(time.perf_counter() - start, run.learner.env_steps, solved=False)
         seconds = time.perf_counter() - start
     if summary["stopped_by"] == "interrupted":
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Watches a learner of PPO at work: how long its network computes, and how rough its curve of returns is."""
+"""Watches a learner at work: how long some of its methods and its network take, how rough its curve of returns is."""
 
 from __future__ import annotations
 

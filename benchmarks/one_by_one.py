@@ -6,7 +6,8 @@ who plays them is another, so that returns agree with those of the batched popul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
@@ -28,10 +29,12 @@ from .piped_processes import PipedProcesses
 
 LOOK_SECONDS = 0.1
 """How often a wait looks whether a stop was asked for."""
+END_SECONDS = 5.0
+"""How long a process may take to end once its pipe has; its exit code is known only then."""
 
 
 @dataclass(frozen=True)
-class PlayerSetup:
+class OneByOneSetup:
     """What a process plays.
 
     Attributes:
@@ -54,7 +57,7 @@ class OneByOnePlayer:
         setup: what to play.
     """
 
-    def __init__(self, setup: PlayerSetup) -> None:
+    def __init__(self, setup: OneByOneSetup) -> None:
         self._setup = setup
         self._env = gymnasium.make(setup.env_id, disable_env_checker=True)
         observation_space, action_space = self._env.observation_space, self._env.action_space
@@ -119,13 +122,9 @@ class OneByOneEngine:
 
     Args:
         setup: what to play.
-
-    Attributes:
-        bytes_received: payload of all results so far.
-        pairs_received: how many they were.
     """
 
-    def __init__(self, setup: PlayerSetup) -> None:
+    def __init__(self, setup: OneByOneSetup) -> None:
         self._player = OneByOnePlayer(setup)
         self._pairs = range(setup.config.num_pairs)
 
@@ -155,14 +154,13 @@ class OneByOneProcesses:
         num_workers: processes.
 
     Attributes:
-        bytes_received: payload of all results so far.
-        pairs_received: how many they were.
+        bytes_received: payload of all results so far, in bytes.
     """
 
-    def __init__(self, setup: PlayerSetup, num_workers: int) -> None:
+    def __init__(self, setup: OneByOneSetup, num_workers: int) -> None:
         self._setup = setup
         self._call = 0
-        self.bytes_received = self.pairs_received = 0
+        self.bytes_received = 0
         self._processes = PipedProcesses(_serve, [setup] * num_workers)
 
     def evaluate(self, broadcast: Broadcast, stop_requested: Callable[[], bool]) -> list[PairResult]:
@@ -170,26 +168,38 @@ class OneByOneProcesses:
 
         Raises:
             CollectionInterrupted: ``stop_requested`` said so.
-            EOFError: a process has ended.
+            RuntimeError: a process has ended; the message has its number and exit code.
         """
         self._call += 1
         num_pairs = self._setup.config.num_pairs
-        for place, pipe in enumerate(self._processes.pipes):
-            pipe.send((self._call, broadcast, range(place, num_pairs, len(self._processes.pipes))))
+        pipes = self._processes.pipes
+        for number, pipe in enumerate(pipes):
+            with self._telling_its_end(number):
+                pipe.send((self._call, broadcast, range(number, num_pairs, len(pipes))))
         results: dict[int, PairResult] = {}
         while len(results) < num_pairs:
-            readable = wait(self._processes.pipes, LOOK_SECONDS)
-            for pipe in (pipe for pipe in self._processes.pipes if pipe in readable):
-                call, data = pipe.recv()
+            readable = wait(pipes, LOOK_SECONDS)
+            for number, pipe in ((number, pipe) for number, pipe in enumerate(pipes) if pipe in readable):
+                with self._telling_its_end(number):
+                    call, data = pipe.recv()
                 if call == self._call:  # otherwise of a generation that was given up
                     self._take(data, len(broadcast.parameters), results)
             if stop_requested():
                 raise CollectionInterrupted
         return [results[pair] for pair in range(num_pairs)]
 
+    @contextmanager
+    def _telling_its_end(self, number: int) -> Iterator[None]:
+        """Say which process a broken pipe is of, and how it ended."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            process = self._processes.processes[number]
+            process.join(END_SECONDS)
+            raise RuntimeError(f"process {number} has ended with exit code {process.exitcode}") from error
+
     def _take(self, data: bytes, num_parameters: int, results: dict[int, PairResult]) -> None:
         self.bytes_received += len(data)
-        self.pairs_received += 1
         if self._setup.sends_noise:
             data = data[: -4 * num_parameters]
         results.update((result.pair, result) for result in unpack_results(data))
@@ -199,7 +209,7 @@ class OneByOneProcesses:
         self._processes.close()
 
 
-def _serve(pipe: Connection, setup: PlayerSetup) -> None:
+def _serve(pipe: Connection, setup: OneByOneSetup) -> None:
     """Run in a process of its own: play the pairs of each message, one answer per pair."""
     torch.set_num_threads(1)
     player = OneByOnePlayer(setup)
@@ -209,7 +219,11 @@ def _serve(pipe: Connection, setup: PlayerSetup) -> None:
     while True:
         try:
             call, broadcast, pairs = pipe.recv()
-            for pair in pairs:
-                pipe.send((call, player.play_pair(broadcast, pair)))
         except (EOFError, OSError):
-            return
+            return  # nobody is left to play for
+        for pair in pairs:
+            packed = player.play_pair(broadcast, pair)  # what fails here ends the process with its traceback
+            try:
+                pipe.send((call, packed))
+            except OSError:
+                return

@@ -34,11 +34,14 @@ def leave_gradients_on(run: TrainingRun) -> None:
     """Forget ``no_grad`` while acting and while computing targets; what is learnt stays the same.
 
     Args:
-        run: of DQN that plays in its own process, in float32.
+        run: of DQN that plays in the learner's process (``num_actors=0``), in float32.
+
+    Raises:
+        TypeError: it is of another algorithm, or plays in other processes.
     """
     learner = _dqn(run)
     if learner.player is None:
-        raise TypeError("gradients are left on where the learner plays itself")
+        raise TypeError(f"expected num_actors=0, got {run.config.settings.num_actors}")
     learner.player.policy = PolicyWithGradients(
         learner.learning.network, head=learner.player.head, device=learner.device, seed=run.config.seed
     )
