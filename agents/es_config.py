@@ -60,8 +60,8 @@ class ESConfig:
     start_timeout: float = 120.0
     """Seconds that workers may take to start and to build their environments."""
     ray_address: str | None = None
-    """Ray cluster to join, host:port or auto; by default the one that RAY_ADDRESS names, or one of our own on
-    this machine."""
+    """Ray cluster that engine ray joins, host:port or auto; by default the one that RAY_ADDRESS names, or one of our
+    own on this machine."""
     ray_cpus: float = 1.0
     """CPUs that Ray sets aside for each worker; a fraction lets workers share one."""
 
