@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import doctest
 import importlib
 import importlib.util
@@ -96,6 +98,8 @@ def test_commands_exist(page: str) -> None:
         elif words[0] == "vecenv":
             assert words[1] in COMMANDS, line
             assert words[1] != "bench" or words[2] in {*BENCHMARKS, "--help"}, line
+        elif words[0] == "torchrun":
+            assert line.partition(" -m vecenv ")[2].partition(" ")[0] in COMMANDS, line
         else:
             assert words[0] in ("pip", "python", "cat", "ls"), line
 
@@ -172,9 +176,30 @@ def error_classes() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", error_classes())
+def agents_error_classes() -> dict[str, str]:
+    """Name -> module of the agents' errors, read from the sources: their modules need torch."""
+    bases = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, Exception)}
+    bases |= set(error_classes())
+    classes = {
+        node.name: path.stem
+        for path in (ROOT / "agents").glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and bases & {base.id for base in node.bases if isinstance(base, ast.Name)}
+    }
+    del classes["CollectionInterrupted"]  # how a learner says that it stopped as it was told to, never shown
+    return classes
+
+
+@pytest.mark.parametrize("name", [*error_classes(), *agents_error_classes()])
 def test_every_error_class_has_an_entry(name: str) -> None:
     assert re.search(rf"^##+ .*`{name}`", text_of("troubleshooting.md"), re.MULTILINE)
+
+
+def test_every_error_class_is_in_the_reference() -> None:
+    reference = text_of("reference/errors.md") + text_of("reference/agents.md")
+    assert {"RankLost", "WorkersNotReady", "CheckpointError"} <= set(agents_error_classes())
+    for name, module in agents_error_classes().items():
+        assert f"::: vecenv.agents.{module}.{name}\n" in reference, name
 
 
 def quoted_messages() -> list[str]:
