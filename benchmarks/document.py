@@ -6,6 +6,7 @@ ended well at the same commit on the same machine is not measured again, so afte
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="rough settings, in a folder and on a page of their own")
     parser.add_argument("--fresh", action="store_true", help="with --run: measure again what is there")
     text = f"what to measure, comma-separated: {', '.join(names)}; or all (default: all but {', '.join(long)})"
-    parser.add_argument("--entries", type=words, metavar="NAMES", default=[], help=text)
+    parser.add_argument("--entries", type=words, metavar="NAMES", help=text)
     text = f"where results are kept (default {FOLDER}, with --quick {FOLDER}-quick)"
     parser.add_argument("--folder", type=Path, metavar="FOLDER", help=text)
     text = f"the page; pictures go beside it (default {PAGE}, with --quick benchmarks.md in the folder)"
@@ -51,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     folder: Path = arguments.folder or (Path(f"{FOLDER}-quick") if arguments.quick else FOLDER)
     page: Path = arguments.output or (folder / "benchmarks.md" if arguments.quick else PAGE)
-    chosen = names if arguments.entries == ["all"] else arguments.entries
+    chosen = names if arguments.entries == ["all"] else arguments.entries or []
     check_known(chosen, names, "entry")
-    _check(arguments.run, arguments.fresh, page)
+    _check(arguments, page)
     failed = False
     if arguments.run:
         print(describe_machine())
@@ -67,10 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(failed)
 
 
-def _check(run: bool, fresh: bool, page: Path) -> None:
+def _check(arguments: argparse.Namespace, page: Path) -> None:
     """Refuse before hours are spent on measuring."""
-    if fresh and not run:
+    if arguments.fresh and not arguments.run:
         raise UnknownSetting("--fresh goes together with --run only")
+    if arguments.entries is not None and not arguments.run:
+        raise UnknownSetting("--entries says what to measure: it goes together with --run only")
     if page.suffix != ".md":
         raise UnknownSetting(f"--output: the page is Markdown and must end in .md, got {page}")
     if find_spec("matplotlib") is None:

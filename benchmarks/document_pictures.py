@@ -8,6 +8,7 @@ from typing import Any
 
 from .document_tables import Document, adapter_groups, compiled_groups, rung_groups, throughput_groups
 from .learning_plot import plot_learning
+from .limits import IN_TURNS, PIPELINE, VECENV
 from .timing import Rates
 from .wrappers import plot_prices
 
@@ -67,8 +68,9 @@ def _draw_limits(document: Document, path: Path) -> None:
     games = [env_id.removesuffix("NoFrameskip-v4") for env_id in document["results"]]
     figure = Figure(figsize=(9.5, 3.6), layout="constrained")
     axes: Any = figure.add_subplot()
-    for index, name in enumerate(("emulators in turns", "pipeline", "vecenv")):
-        shares = [result["shares"][index + 1] for result in document["results"].values()]
+    rows = ((IN_TURNS, "emulators in turns"), (PIPELINE, "pipeline"), (VECENV, "vecenv"))
+    for index, (row, name) in enumerate(rows):
+        shares = [result["shares"][row] for result in document["results"].values()]
         places = [place + 0.27 * (index - 1) for place in range(len(games))]
         axes.bar(places, shares, width=0.25, label=name, color=("lightgray", "tab:gray", "tab:blue")[index])
     axes.axhline(1.0, color="black", linestyle="--", linewidth=1, label="emulator limit")

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .emulator_limit import FRAME_SKIP
+from .ladder import Theirs
 from .learning_curves import HEADER, table_rows, to_the_mark
+from .limits import IN_TURNS, LIMIT, PIPELINE, VECENV
 from .report import rate_table
 from .scaling_model import Costs
 from .scaling_report import measured_tables
@@ -85,8 +87,8 @@ def _limits(document: Document) -> list[PageTable]:
     header = ("game", "emulator limit, agent steps/s", "emulators in turns", "pipeline", "vecenv", "agent steps/s")
     rows = []
     for env_id, result in document["results"].items():
-        limit, ours = result["rates"][0]["median"], result["rates"][3]["median"]
-        shares = [f"{share:.2f}" for share in result["shares"][1:]]
+        limit, ours = result["rates"][LIMIT]["median"], result["rates"][VECENV]["median"]
+        shares = [f"{result['shares'][row]:.2f}" for row in (IN_TURNS, PIPELINE, VECENV)]
         rows.append([env_id.removesuffix("NoFrameskip-v4"), f"{limit:,.0f}", *shares, f"{ours:,.0f}"])
     return [PageTable("Shares of the emulator limit", header, rows)]
 
@@ -189,7 +191,7 @@ def _ladder_table(title: str, rungs: Sequence[Mapping[str, Any]]) -> PageTable:
     extra = list(dict.fromkeys(name for rung in rungs for name in rung["figures"]))
     rows = []
     for rung in rungs:
-        theirs = "; ".join(_theirs(each) for each in rung["theirs"])
+        theirs = "; ".join(str(Theirs(**each)) for each in rung["theirs"])
         if rung["rates"] is None:
             rows.append([rung["rung"], rung["left_out"] or rung["changes"], *["-"] * (4 + len(extra)), theirs])
             continue
@@ -202,17 +204,11 @@ def _ladder_table(title: str, rungs: Sequence[Mapping[str, Any]]) -> PageTable:
     return PageTable(title, header, rows, text_columns=2)
 
 
-def _theirs(figure: Mapping[str, Any]) -> str:
-    rate = [] if figure["rate"] is None else [f"{figure['rate']:,g}"]
-    return f"{figure['source']}: {', '.join([*rate, *([figure['text']] if figure['text'] else [])])}"
-
-
 def _learning(document: Document) -> list[PageTable]:
     results = document["results"]
-    seeds = document["settings"]["seeds"]
-    title = f"Medians over {seeds} seed{'s' * (seeds != 1)}, and their range"
-    tables = [PageTable(title, HEADER, table_rows(results["runs"]), text_columns=2)]
-    failed = [[text] for text in results["failures"]]
+    rows = table_rows(results["runs"], results["failures"])
+    tables = [PageTable("Medians over the seeds, and their range", HEADER, rows, text_columns=2)]
+    failed = [[row["message"]] for row in results["failures"]]
     return [*tables, *([PageTable("Trainings that failed", ("what",), failed)] if failed else [])]
 
 

@@ -37,7 +37,16 @@ from .learning_runs import (
 )
 from .report import check_output, print_table, publish
 
-_STATES = {"finished": "has ended before", "unfinished": "goes on from its checkpoint", "new": "begins"}
+_STATES = {
+    "finished": "has ended before",
+    "unfinished": "goes on from its checkpoint",
+    "lost": "begins anew: it has left no checkpoint that can be read",
+    "new": "begins",
+}
+#: What this command says itself to every training; after ``--`` it would make trainings alike, or lose their files.
+_OWN_WORDS = ("--env", "--seed", "--run-dir", "--resume")
+#: Limits that this command has a word for, too -> that word.
+_LIMITS = {"--solve-at": "solve_at", "--max-seconds": "minutes", "--total-steps": "total_steps"}
 CSV_COLUMNS = ("algorithm", "env", "seed", "env_steps", "seconds", "mean_return")
 
 
@@ -68,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [as_row(outcome) for outcome in outcomes]
     path = arguments.csv or arguments.run_dir / "learning.csv"
     write_points(path, outcomes)
-    print_table(f"medians over {arguments.seeds} seeds, and their range", HEADER, table_rows(rows))
+    failed = [failure.as_row() for failure in failures]
+    print_table("medians over the seeds, and their range", HEADER, table_rows(rows, failed))
     for outcome in outcomes:
         if outcome.resumed:
             print(f"  {outcome.run.title}: went on from a checkpoint {outcome.resumed} times")
@@ -76,11 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.plot is not None:
         plot_learning(arguments.plot, rows)
         print(f"picture in {arguments.plot}")
-    results = {"runs": rows, "failures": [str(failure) for failure in failures]}
+    results = {"runs": rows, "failures": failed}
     settings = _settings(arguments, train_words)
-    return publish(arguments, "learning", settings=settings, results=results, samples=samples(rows)) or int(
-        bool(failures)
-    )
+    found = samples(rows, failed)
+    return publish(arguments, "learning", settings=settings, results=results, samples=found) or int(bool(failures))
 
 
 def plan(arguments: argparse.Namespace, train_words: Sequence[str]) -> list[LearningRun]:
@@ -96,8 +105,7 @@ def plan(arguments: argparse.Namespace, train_words: Sequence[str]) -> list[Lear
     check_known(arguments.algorithms, list(ALGORITHMS), "algorithm")
     if not arguments.algorithms or not arguments.envs:
         raise UnknownSetting("name at least one algorithm and one environment")
-    if not (arguments.solve_at or arguments.minutes or arguments.total_steps):
-        raise UnknownSetting("there is no limit: give --solve-at, --minutes or --total-steps")
+    _check_train_words(arguments, train_words)
     marks = arguments.solve_at or [None]
     if len(marks) not in (1, len(arguments.envs)):
         raise UnknownSetting(f"--solve-at: one return, or one for each of the {len(arguments.envs)} environments")
@@ -112,9 +120,31 @@ def plan(arguments: argparse.Namespace, train_words: Sequence[str]) -> list[Lear
             mark = marks[index % len(marks)]
             own = [*limits, *([] if mark is None else ["--solve-at", repr(mark)]), *train_words]
             runs += [make_run(name, env_id, seed, own, arguments.run_dir) for name in arguments.algorithms]
+    if not (arguments.total_steps or "--total-steps" in _flags(train_words)) and not _has_limit(runs[0]):
+        raise UnknownSetting("there is no limit: give --solve-at, --minutes or --total-steps")
     for run in runs:
         check_folder(run, fresh=arguments.fresh)
     return runs
+
+
+def _check_train_words(arguments: argparse.Namespace, train_words: Sequence[str]) -> None:
+    """Refuse what the training would not take from after ``--``, or would take in place of what stands before."""
+    flags = _flags(train_words)
+    for flag in _OWN_WORDS:
+        if flag in flags:
+            raise UnknownSetting(f"{flag} cannot stand after --: use --envs, --seeds and --run-dir before it")
+    for flag, name in _LIMITS.items():
+        if flag in flags and getattr(arguments, name) is not None:
+            raise UnknownSetting(f"{flag} after -- and --{name.replace('_', '-')} before it: give one of them")
+
+
+def _flags(words: Sequence[str]) -> set[str]:
+    """Names of the flags in words for ``vecenv train``, which takes underscores, too, and a value after ``=``."""
+    return {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
+
+
+def _has_limit(run: LearningRun) -> bool:
+    return any(run.config[name] is not None for name in ("solve_at", "stop_at_steps", "max_seconds"))
 
 
 def train_all(runs: Sequence[LearningRun], *, fresh: bool = False) -> list[RunFailed]:
@@ -173,13 +203,14 @@ def as_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def samples(rows: Sequence[dict[str, Any]]) -> dict[str, Samples]:
-    """Raw samples, one per seed; times to the mark only where all have reached it."""
+def samples(rows: Sequence[dict[str, Any]], failed: Sequence[dict[str, Any]] = ()) -> dict[str, Samples]:
+    """Raw samples, one per seed; times to the mark only where all have reached it and none has failed."""
     found = {}
+    lost = grouped(failed)
     for (algorithm, env_id), group in grouped(rows).items():
         name = f"{algorithm} on {env_id}"
         found[f"{name}: speed"] = Samples(tuple(row["steps_per_second"] for row in group), "steps/s")
-        if all(row["solved"] for row in group):
+        if (algorithm, env_id) not in lost and all(row["solved"] for row in group):
             for column, unit in (("seconds", "s"), ("env_steps", "steps")):
                 values = tuple(float(row[column]) for row in group)
                 found[f"{name}: {unit} to the mark"] = Samples(values, unit, higher_is_better=False)

@@ -5,8 +5,8 @@ between their points; a training that has ended keeps its last value, and one wh
 none, so a curve begins where every seed has a value. The line is the median over the seeds, the band reaches from the
 10th to the 90th percentile over the seeds.
 
-A training that has not reached the mark counts as longer than any that has. So the median time to the mark is a number
-only where more than half of the trainings have reached it.
+A training that has not reached the mark counts as longer than any that has, and so does one that failed. So the median
+time to the mark is a number only where more than half of the trainings have reached it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def to_the_mark(rows: Sequence[Mapping[str, Any]], column: str) -> Spread:
     """Seconds or env steps until the mark was reached.
 
     Args:
-        rows: trainings as a result of the benchmark holds them, with ``solved`` and `column`.
+        rows: trainings as a result of the benchmark holds them, with ``solved`` and, where that is true, `column`.
         column: ``"seconds"`` or ``"env_steps"``.
     """
     return Spread.of([float(row[column]) if row["solved"] else math.inf for row in rows])
@@ -113,23 +113,28 @@ def grouped(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Map
     return groups
 
 
-HEADER = ("algorithm", "env", "solved", "seconds to the mark", "steps to the mark", "final return", "steps/s")
+HEADER = ("algorithm", "env", "seeds", "solved", "seconds to the mark", "steps to the mark", "final return", "steps/s")
 
 
-def table_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def table_rows(rows: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]] = ()) -> list[list[str]]:
     """Cells below `HEADER`, a line for every algorithm and environment; medians over the seeds, and their range.
 
     Args:
         rows: trainings as a result of the benchmark holds them.
+        failed: those that failed, as it holds them: they count as trainings without the mark, and have no return.
     """
     cells = []
-    for (algorithm, env_id), group in grouped(rows).items():
+    ended = grouped(rows)
+    for (algorithm, env_id), group in grouped([*rows, *failed]).items():
+        own = ended.get((algorithm, env_id), [])
         has_mark = any(row["solve_at"] is not None for row in group)
-        returns = [row["mean_return"] for row in group if row["mean_return"] is not None]
-        line = [algorithm, env_id, f"{sum(row['solved'] for row in group)} of {len(group)}" if has_mark else "-"]
+        returns = [row["mean_return"] for row in own if row["mean_return"] is not None]
+        lost = len(group) - len(own)
+        line = [algorithm, env_id, f"{len(group)}, {lost} failed" if lost else str(len(group))]
+        line.append(f"{sum(row['solved'] for row in group)} of {len(group)}" if has_mark else "-")
         line.append(to_the_mark(group, "seconds").text("{:,.1f}") if has_mark else "-")
         line.append(to_the_mark(group, "env_steps").text() if has_mark else "-")
-        line.append(Spread.of(returns).text("{:,.1f}") if returns else "no episode ended")
-        line.append(Spread.of([row["steps_per_second"] for row in group]).text())
+        line.append(Spread.of(returns).text("{:,.1f}") if returns else "no episode ended" if own else "-")
+        line.append(Spread.of([row["steps_per_second"] for row in own]).text() if own else "-")
         cells.append(line)
     return cells

@@ -1,7 +1,8 @@
 """The trainings behind ``vecenv bench learning``: which there are, what became of each, and how one goes on.
 
 A training is recognised by the ``summary.json`` in its folder. One that was interrupted goes on from its checkpoint
-(``vecenv train --resume``); one that was killed before its first checkpoint begins anew.
+(``vecenv train --resume``); one that was killed before its first checkpoint, or whose checkpoint cannot be read, begins
+anew.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from .report import commit
 
 #: Columns of ``metrics.csv`` that a result keeps where the algorithm writes them.
 KEPT_COLUMNS = ("env_steps", "seconds", "mean_return", "generation", "population_mean")
-#: A result keeps at most this many points of a training; ``--csv`` has them all.
+#: A result keeps so many points of a training from its beginning, and at most as many others; ``--csv`` has them all.
+#: Targets such as "within 100 generations" are read from the beginning, where no row may be missing.
 MOST_POINTS = 400
 #: What ``--max-seconds`` is set to where nothing is left of the time: the run ends at once, with its files.
 NO_TIME = 1e-3
 
-State = Literal["finished", "unfinished", "new"]
+State = Literal["finished", "unfinished", "lost", "new"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,17 @@ class Outcome:
 class RunFailed(Exception):
     """A training could not end by its own rules; the message says which and why."""
 
+    def __init__(self, run: LearningRun, reason: str) -> None:
+        """Of the training `run`, for `reason`."""
+        super().__init__(f"{run.title}: {reason}")
+        self.run = run
+
+    def as_row(self) -> dict[str, Any]:
+        """Plain values for the result; ``solved`` is False."""
+        run = self.run
+        row = {"algorithm": run.algorithm, "env": run.env_id, "seed": run.seed, "solve_at": run.config["solve_at"]}
+        return {**row, "solved": False, "message": str(self)}
+
 
 def make_run(algorithm: str, env_id: str, seed: int, words: Sequence[str], folder: Path) -> LearningRun:
     """Look at everything about a training that can be looked at before it starts.
@@ -132,7 +145,9 @@ def check_folder(run: LearningRun, *, fresh: bool) -> None:
     if not run.folder.exists():
         return
     if _read_json(run.request) is None:
-        raise UnknownSetting(f"{run.folder} holds something else than a training of this benchmark; name another")
+        raise UnknownSetting(
+            f"{run.folder} holds something else than a training of this benchmark; name another --run-dir"
+        )
     if not fresh and _request(run).get("config") != run.config:
         raise UnknownSetting(
             f"{run.folder} holds a training with other settings; name another --run-dir, or add --fresh to replace it"
@@ -147,11 +162,18 @@ def forget(run: LearningRun) -> None:
 
 
 def state_of(run: LearningRun) -> State:
-    """Whether it ended by its own rules, left something behind, or was never begun."""
+    """What became of it.
+
+    Returns:
+        ``"finished"``: it ended by its own rules. ``"unfinished"``: it goes on from its checkpoint. ``"lost"``: it was
+        begun and left no checkpoint that can be read. ``"new"``: it was never begun.
+    """
     summary = _read_json(run.folder / "summary.json")
     if summary is not None and summary.get("stopped_by") != "interrupted":
         return "finished"
-    return "unfinished" if run.folder.exists() else "new"
+    if not run.folder.exists():
+        return "new"
+    return "lost" if _checkpoint_of(run) is None else "unfinished"
 
 
 def train(run: LearningRun) -> None:
@@ -176,7 +198,7 @@ def train(run: LearningRun) -> None:
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     if state_of(run) != "finished":  # a loss that is no longer finite is an end, too
-        raise RunFailed(f"{run.title}: exit status {code}: {last_line(run.log)} (all of it in {run.log})")
+        raise RunFailed(run, f"exit status {code}: {last_line(run.log)} (all of it in {run.log})")
 
 
 def outcome_of(run: LearningRun) -> Outcome:
@@ -196,12 +218,14 @@ def read_points(metrics_csv: Path) -> dict[str, list[float]]:
 
 
 def thinned(points: Mapping[str, Sequence[float]], most: int = MOST_POINTS) -> dict[str, list[float | None]]:
-    """At most `most` points, evenly chosen, the first and the last among them; None for what is no number."""
+    """The first `most` points, and at most `most` of the others; None for what is no number.
+
+    The others are chosen evenly, the last point among them.
+    """
     count = len(next(iter(points.values()), ()))
-    if count <= most:
-        chosen = list(range(count))
-    else:
-        chosen = [round(place * (count - 1) / (most - 1)) for place in range(most)]
+    chosen, others = list(range(min(count, most))), max(0, count - most)
+    kept = min(others, most)
+    chosen += [most - 1 + math.ceil((place + 1) * others / kept) for place in range(kept)]
     return {
         name: [values[index] if math.isfinite(values[index]) else None for index in chosen]
         for name, values in points.items()
@@ -210,17 +234,24 @@ def thinned(points: Mapping[str, Sequence[float]], most: int = MOST_POINTS) -> d
 
 def _words_to_go_on(run: LearningRun) -> list[str] | None:
     """Words for ``vecenv train`` to go on with it, None where it must begin anew."""
-    if state_of(run) != "unfinished" or not (run.folder / "checkpoint.pt").exists():
-        return None
-    try:
-        checkpoint = load_run(run.folder)[1]
-    except CheckpointError:
+    checkpoint = _checkpoint_of(run)
+    if checkpoint is None:
         return None
     words = [run.algorithm, "--resume", str(run.folder)]
     limit = run.config["max_seconds"]
     if limit is not None:  # it counts from the resume on
         words += ["--max-seconds", str(max(NO_TIME, limit - float(checkpoint["seconds"])))]
     return words
+
+
+def _checkpoint_of(run: LearningRun) -> dict[str, Any] | None:
+    """What it goes on from; None where there is none, or none that can be read."""
+    if not (run.folder / "checkpoint.pt").exists():
+        return None
+    try:
+        return load_run(run.folder)[1]
+    except CheckpointError:
+        return None
 
 
 def _request(run: LearningRun) -> dict[str, Any]:

@@ -26,6 +26,9 @@ from .parallel_players import ParallelPlayers
 from .report import check_output, print_rates, publish, samples_of
 from .timing import Contestant, Rates, alternate
 
+#: Places of the rows of `contestants`, and so of the rates and shares in a result.
+LIMIT, IN_TURNS, PIPELINE, VECENV = range(4)
+
 
 class _PipelinePlayer:
     """Steps its own environments in this process, as a worker does, without a word to anybody."""
@@ -57,7 +60,7 @@ def rom_of(env_id: str) -> str:
 
 
 def contestants(env_id: str, num_envs: int, seed: int) -> list[Any]:
-    """The rows, from the limit down to the vector environment.
+    """The rows, from the limit down to the vector environment: at `LIMIT`, `IN_TURNS`, `PIPELINE` and `VECENV`.
 
     Raises:
         UnknownSetting: the id is not that of an Atari game, or there are too few environments.
@@ -113,13 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates = measure(env_id, arguments.num_envs, arguments.seed, rounds=arguments.rounds, seconds=arguments.seconds)
         measured[env_id] = rates
         print_rates(f"{env_id}, {arguments.num_envs} envs", rates, frames_per_step=FRAME_SKIP, unit="agent steps/s")
-    shares = {env_id: [row.median / rates[0].median for row in rates] for env_id, rates in measured.items()}
+    shares = {env_id: [row.median / rates[LIMIT].median for row in rates] for env_id, rates in measured.items()}
     print(f"{'share of the emulator limit':<32}{'emulators':>10}{'pipeline':>10}{'vecenv':>10}")
     for env_id, share in shares.items():
-        print(f"{env_id:<32}{share[1]:>10.2f}{share[2]:>10.2f}{share[3]:>10.2f}")
+        print(f"{env_id:<32}{share[IN_TURNS]:>10.2f}{share[PIPELINE]:>10.2f}{share[VECENV]:>10.2f}")
     samples = {}
     for env_id, rates in measured.items():
-        rows = samples_of(rates, "agent steps/s", theirs=[row.name for row in rates[:2]])
+        rows = samples_of(rates, "agent steps/s", theirs=[row.name for row in (rates[LIMIT], rates[IN_TURNS])])
         samples.update({f"{env_id}: {name}": row for name, row in rows.items()})
     results = {
         env_id: {"rates": [row.as_dict() for row in rates], "shares": [float(np.round(x, 4)) for x in shares[env_id]]}

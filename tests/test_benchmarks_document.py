@@ -88,6 +88,8 @@ def rung(name: str, samples: Sequence[float] | None, table: str = "engines", **m
     return {**row, "times_base": 1.0, "times_before": None, **more}
 
 
+FAILED = {"algorithm": "dqn", "env": "CartPole-v1", "seed": 0, "solve_at": 475.0, "solved": False}
+FAILED |= {"message": "dqn: it broke"}
 STARTS = {"seconds": [0.1, 1.0, 0.5, 0.4], "private_bytes": [20_000_000, 24_000_000]}
 RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settings, results
     "throughput-pong": ({"env_id": "PongNoFrameskip-v4"}, THROUGHPUT),
@@ -153,6 +155,8 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settin
             "rungs": [
                 rung("bare-envpool", (100.0, 100.0)),
                 rung("envpool", (84.0, 84.0), times_before=0.84),
+                rung("population", (90.0, 90.0), table="cumulative", times_before=1.99),
+                rung("population", (90.0, 90.0), times_before=3.0),
                 rung("cuda", None, left_out="not applicable: no CUDA device"),
             ]
         },
@@ -169,7 +173,7 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settin
     ),
     "learning-cartpole": (
         {"seeds": 1},
-        {"runs": [learnt("ppo", "CartPole-v1", 8.0), learnt("es", "CartPole-v1", 9.0)], "failures": ["dqn: it broke"]},
+        {"runs": [learnt("ppo", "CartPole-v1", 8.0), learnt("es", "CartPole-v1", 9.0)], "failures": [FAILED]},
     ),
     "learning-pong": (
         {"seeds": 3},
@@ -245,6 +249,7 @@ def test_targets_are_met_or_not_by_the_results() -> None:
     assert said(cheetah_works, "3,000") == ["median 40", "yes"]
     assert said(cheetah_works, "5 min") == ["median 3.3 min", "yes"]
     assert said(cheetah_works, "bare engine") == ["0.84", "**no**"]
+    assert said(cheetah_works, "one observation per forward pass") == ["1.99x", "**no**"]
 
 
 def test_a_miss_points_to_its_explanation_and_a_hit_does_not() -> None:
@@ -278,8 +283,20 @@ def test_figures_of_other_settings_decide_no_target() -> None:
 def test_a_mark_of_nobody_is_infinite() -> None:
     found = {"learning-halfcheetah": {"results": {"runs": [cheetah(1_000.0), cheetah(1_000.0)]}}}
     rows = [line for line in target_rows(found) if line[0].startswith("ES on HalfCheetah")]
-    assert [line[2] for line in rows] == ["not reached", "not reached", "median 3.3 min", "not measured"]
+    assert [line[2] for line in rows] == ["not reached", "not reached", "median 3.3 min", *2 * ["not measured"]]
     assert not math.isfinite(targets._first({"a": [1.0, None], "b": [1, 2]}, "a", 2.0, "b"))
+
+
+def test_trainings_that_failed_are_no_reason_to_leave_them_out() -> None:
+    found = documents()
+    assert found["learning-cartpole"]["results"]["runs"][0]["seconds"] == 8.0
+    lost = [{**FAILED, "algorithm": "ppo", "seed": seed} for seed in (1, 2)]
+    found["learning-cartpole"] = {"results": {**found["learning-cartpole"]["results"], "failures": lost}}
+    lost = [{**FAILED, "algorithm": "es", "env": "HalfCheetah-v5", "solve_at": None, "seed": seed} for seed in (1, 2)]
+    found["learning-halfcheetah"] = {"results": {"runs": [cheetah(7_600.0)], "failures": lost}}
+    rows = rows_of_targets(found)
+    assert rows["PPO, CartPole-v1 to mean 475 over 100 episodes", "at most 15 s"][:2] == ["not reached", "**no**"]
+    assert rows["ES on HalfCheetah-v5, 60 pairs", "100 generations in at most 5 min"][0] == "not reached"
 
 
 def test_entries_are_benchmarks_that_can_be_shown() -> None:
@@ -353,6 +370,7 @@ def test_page_has_every_table_picture_and_target(tmp_path: Path) -> None:
     assert "| serial | 1 of 2 | not reached (1.50 - not reached) |" in text
     assert "| default | 1 of 1 | 0.10 | 800 |" in text
     assert "dqn: it broke" in text
+    assert "| dqn | CartPole-v1 | 1, 1 failed | 0 of 1 | not reached |" in text
     assert "Left out: `something: it is not installed`" in text
     assert "vecenv bench compiled\n```" in text
     assert "Not measured yet." in text  # the entries without a result
@@ -490,7 +508,9 @@ def test_current_is_what_ended_well_here_at_this_commit_with_these_words(
     ("words", "text"),
     [
         (["--entries", "speed"], "no entry 'speed'"),
-        (["--fresh"], "--run only"),
+        (["--fresh"], "--fresh goes together with --run only"),
+        (["--entries", "workers"], "--entries says what to measure"),
+        (["--entries", ""], "--entries says what to measure"),
         (["--output", "page.html"], r"must end in \.md"),
         ([], "no result in"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_a_mark_that_is_not_reached_counts_as_longer_than_any() -> None:
     assert to_the_mark(rows, "seconds").text("{:.1f}") == "9.0 (7.0 - not reached)"
     assert to_the_mark(rows[1:2], "seconds").text() == "not reached"
     cells = dict(zip(HEADER, table_rows(rows)[0], strict=True))
-    assert cells["solved"] == "2 of 3"
+    assert (cells["seeds"], cells["solved"]) == ("3", "2 of 3")
     assert cells["steps to the mark"] == "9,000 (7,000 - not reached)"
     assert cells["final return"] == "480.0 (100.0 - 480.0)"
 
@@ -77,7 +78,24 @@ def test_a_mark_that_is_not_reached_counts_as_longer_than_any() -> None:
 def test_without_a_mark_nothing_is_solved_or_not() -> None:
     cells = table_rows([row(0, False, 2.0, mark=None), row(0, False, 2.0, mark=None, algorithm="es")])
     assert [line[0] for line in cells] == ["ppo", "es"]
-    assert cells[0][2:5] == ["-", "-", "-"]
+    assert cells[0][2:6] == ["1", "-", "-", "-"]
+
+
+def failed(seed: int, *, algorithm: str = "ppo", mark: float | None = 475.0) -> Any:
+    of = {"algorithm": algorithm, "env": "CartPole-v1", "seed": seed, "solve_at": mark}
+    return {**of, "solved": False, "message": f"{algorithm} on CartPole-v1, seed {seed}: it broke"}
+
+
+def test_a_training_that_failed_counts_as_one_without_the_mark() -> None:
+    rows = [row(0, True, 7.0), row(1, True, 9.0)]
+    lines = table_rows(rows, [failed(2), failed(3), failed(0, algorithm="es")])
+    cells = dict(zip(HEADER, lines[0], strict=True))
+    assert (cells["seeds"], cells["solved"]) == ("4, 2 failed", "2 of 4")
+    assert cells["seconds to the mark"] == "not reached (7.0 - not reached)"
+    assert cells["final return"] == "480.0"
+    assert lines[1] == ["es", "CartPole-v1", "1, 1 failed", "0 of 1", "not reached", "not reached", "-", "-"]
+    assert "ppo on CartPole-v1: s to the mark" in learning.samples(rows, [failed(0, algorithm="es")])
+    assert "ppo on CartPole-v1: s to the mark" not in learning.samples(rows, [failed(2)])
 
 
 def test_samples_hold_times_only_where_all_reached_the_mark() -> None:
@@ -88,11 +106,12 @@ def test_samples_hold_times_only_where_all_reached_the_mark() -> None:
     assert found["es on CartPole-v1: speed"].values == (1000.0,)
 
 
-def test_points_are_thinned_with_both_ends_and_without_what_json_has_not() -> None:
+def test_points_are_thinned_after_the_first_and_without_what_json_has_not() -> None:
     points = thinned({"seconds": list(range(1000)), "population_mean": [math.nan] * 1000}, most=10)
-    assert len(points["seconds"]) == 10
-    assert (points["seconds"][0], points["seconds"][-1]) == (0, 999)
-    assert points["population_mean"] == [None] * 10
+    assert points["seconds"][:10] == list(range(10))  # where targets are read nothing is missing
+    assert points["seconds"][10:] == [108, 207, 306, 405, 504, 603, 702, 801, 900, 999]
+    assert points["population_mean"] == [None] * 20
+    assert thinned({"seconds": list(range(13))}, most=10) == {"seconds": list(range(13))}
     assert thinned({"seconds": [1.0, 2.0]}) == {"seconds": [1.0, 2.0]}
     assert thinned({}) == {}
 
@@ -116,6 +135,13 @@ def test_points_begin_with_the_first_finished_episode(tmp_path: Path) -> None:
         (["--solve-at", "1,2,3", "--envs", "CartPole-v1,Acrobot-v1"], "one for each of the 2"),
         ([*TINY, "--", "--no-such-setting", "3"], "no-such-setting"),
         ([*TINY, "--", "--num-envs", "0"], "num_envs"),
+        ([*TINY, "--", "--seed", "7"], "--seed cannot stand after --"),
+        ([*TINY, "--", "--env=Acrobot-v1"], "--env cannot stand after --"),
+        ([*TINY, "--", "--run_dir", "elsewhere"], "--run-dir cannot stand after --"),
+        ([*TINY, "--", "--resume", "elsewhere"], "--resume cannot stand after --"),
+        ([*TINY, "--", "--total-steps", "900"], "--total-steps after -- and --total-steps before it"),
+        ([*TINY, "--minutes", "1", "--", "--max-seconds=9"], "--max-seconds after -- and --minutes before it"),
+        (["--", "--num-workers", "1"], "no limit"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(
@@ -125,6 +151,13 @@ def test_bad_input_is_refused_before_anything_starts(
     with pytest.raises(UnknownSetting, match=text):
         learning.main(["--run-dir", str(tmp_path / "runs"), *words])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("flag", ["--max-seconds", "--solve-at", "--stop-at-steps", "--total-steps", "--max_seconds"])
+def test_limits_of_the_training_itself_are_limits(flag: str, tmp_path: Path) -> None:
+    arguments = learning._parser().parse_args(["--seeds", "1", "--run-dir", str(tmp_path)])
+    (run,) = learning.plan(arguments, [flag, "60"])
+    assert run.words[-2:] == (flag, "60")
 
 
 @pytest.mark.parametrize("words", [["--seeds", "0"], ["--minutes", "0"], ["--solve-at", "x"], ["--solve-at", ","]])
@@ -213,9 +246,17 @@ def test_failures_are_told_and_do_not_stop_the_rest(
     fake_training(monkeypatch, code=1, stopped_by="not_finite")  # that is an end of a training, not a failure
     assert bench(tmp_path, "--seeds", "2") == 0
     assert json.loads((tmp_path / "new.json").read_text())["results"]["failures"] == []
+    fake_training(monkeypatch, code=1, stopped_by=None)
+    assert bench(tmp_path, "--seeds", "3") == 1
+    assert "3, 1 failed" in capsys.readouterr().out
+    (failure,) = json.loads((tmp_path / "new.json").read_text())["results"]["failures"]
+    assert (failure["algorithm"], failure["seed"], failure["solve_at"]) == ("ppo", 2, None)
+    assert "seed 2: exit status 1" in failure["message"]
 
 
-def test_interrupted_before_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_before_a_checkpoint_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     called = fake_training(monkeypatch, code=130, stopped_by="interrupted")
     with pytest.raises(KeyboardInterrupt):
         bench(tmp_path, "--seeds", "1")
@@ -224,6 +265,9 @@ def test_interrupted_before_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch
     fake_training(monkeypatch, stopped_by=None, code=1)
     assert bench(tmp_path, "--seeds", "1") == 1
     assert not stale.exists()
+    told = capsys.readouterr().out
+    assert "begins anew" in told
+    assert "goes on" not in told
     assert "--resume" not in called[0]
 
 
@@ -231,43 +275,57 @@ def test_picture_has_a_row_of_two_panels_per_environment(tmp_path: Path) -> None
     rows = [row(seed, True, 7.0, algorithm=name) for seed in range(3) for name in ("ppo", "dqn")]
     plot_learning(tmp_path / "new" / "curves.svg", rows)
     first = (tmp_path / "new" / "curves.svg").read_text()
-    assert "ppo, 3 seeds" in first or first.count("<path") > 20  # text may be drawn as paths
+    assert len(re.findall(r'id="axes_\d+"', first)) == 2
+    more = [*rows, {**row(0, True, 7.0), "env": "Acrobot-v1"}]
+    plot_learning(tmp_path / "more.svg", more)
+    assert len(re.findall(r'id="axes_\d+"', (tmp_path / "more.svg").read_text())) == 4
     plot_learning(tmp_path / "again.svg", rows)
     assert (tmp_path / "again.svg").read_text() == first
 
 
-def test_real_training_is_interrupted_and_goes_on(tmp_path: Path) -> None:
+def test_real_training_is_interrupted_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C leaves a checkpoint; the same command goes on from it, with what is left of the time."""
     folder = tmp_path / "r" / "CartPole-v1-ppo-seed0"
-    words = ["bench", "learning", "--envs", "CartPole-v1", "--seeds", "1", "--minutes", "2", "--total-steps", "4000"]
-    words += ["--run-dir", str(tmp_path / "r"), "--json", str(tmp_path / "new.json"), *SMALL_RUN]
+    words = ["bench", "learning", "--envs", "CartPole-v1", "--seeds", "1", "--minutes", "2"]
+    words += ["--run-dir", str(tmp_path / "r"), "--json", str(tmp_path / "new.json")]
+    words += [*SMALL_RUN, "--total-steps", "100000000"]  # it cannot win the race against the interrupt
     command = [sys.executable, "-m", "vecenv", *words]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics, deadline = folder / "metrics.csv", time.monotonic() + 90
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-        assert process.poll() is None, process.communicate(timeout=5)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    if process.returncode == 130:  # a training of a second may have ended first
-        assert "the same command goes on with it" in errors
-        assert json.loads((folder / "summary.json").read_text())["stopped_by"] == "interrupted"
-        assert (folder / "checkpoint.pt").exists()
-        run = make_run("ppo", "CartPole-v1", 0, ["--max-seconds", "120.0", *SMALL_RUN[1:]], tmp_path / "r")
-        assert state_of(run) == "unfinished"
-        going_on = learning_runs._words_to_go_on(run)
-        assert going_on is not None
-        assert going_on[:3] == ["ppo", "--resume", str(folder)]
-        assert 60 < float(going_on[4]) < 120
+    try:
+        metrics, deadline = folder / "metrics.csv", time.monotonic() + 90
+        while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+            assert process.poll() is None, process.communicate(timeout=5)
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+    assert process.returncode == 130
+    assert "the same command goes on with it" in errors
+    interrupted = json.loads((folder / "summary.json").read_text())
+    assert interrupted["stopped_by"] == "interrupted"
+    train_words = ["--max-seconds", "120.0", *SMALL_RUN[1:], "--total-steps", "100000000"]
+    run = make_run("ppo", "CartPole-v1", 0, train_words, tmp_path / "r")
+    assert state_of(run) == "unfinished"
+    going_on = learning_runs._words_to_go_on(run)
+    assert going_on is not None
+    assert going_on[:3] == ["ppo", "--resume", str(folder)]
+    assert going_on[3] == "--max-seconds"
+    assert 60 < float(going_on[4]) < 120
+    little = ["--stop-at-steps", str(interrupted["env_steps"] + 128)]  # nobody waits for all of it
+    monkeypatch.setattr(learning_runs, "_words_to_go_on", lambda run: [*going_on, *little])
     assert learning.main(words[2:]) == 0
     (result,) = json.loads((tmp_path / "new.json").read_text())["results"]["runs"]
-    assert result["stopped_by"] == "total_steps"
-    assert result["env_steps"] >= 4000
-    assert result["resumed"] == int(process.returncode == 130)
+    assert result["stopped_by"] == "stop_at_steps"
+    assert result["env_steps"] > interrupted["env_steps"]
+    assert result["resumed"] == 1
     steps = result["points"]["env_steps"]
     assert steps == sorted(set(steps))
-    assert steps[-1] == result["env_steps"]
+    (folder / "summary.json").unlink()
+    (folder / "checkpoint.pt").write_text("cut off")
+    assert state_of(run) == "lost"
 
 
 def test_commands_say_why_they_failed(tmp_path: Path) -> None:
@@ -285,12 +343,14 @@ def test_commands_do_not_outlive_who_started_them(tmp_path: Path) -> None:
         "run_command(['bench', 'workers', '--rounds', '1000'], Path('log'))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
-    log, deadline = tmp_path / "log", time.monotonic() + 90
-    while not (log.exists() and log.read_text()):  # it has begun
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    (command,) = psutil.Process(process.pid).children()
-    process.kill()
-    process.wait(timeout=10)
+    try:
+        log, deadline = tmp_path / "log", time.monotonic() + 90
+        while not (log.exists() and log.read_text()):  # it has begun
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (command,) = psutil.Process(process.pid).children()
+    finally:
+        process.kill()
+        process.wait(timeout=10)
     command.wait(timeout=10)
