@@ -95,6 +95,7 @@ def _body(one: Measured, first: Mapping[str, Any] | None, page: Path) -> list[st
     for table in TABLES[one.entry.verb](one.document):
         markdown = markdown_table(table.header, table.rows, text_columns=table.text_columns)
         parts.append(f"{table.title}:\n\n{markdown}")
+        parts += [f"{note[:1].upper()}{note[1:]}\n" for note in table.notes]
     picture = page.parent / page.stem / f"{one.entry.name}.svg"
     if draw(one.entry.verb, one.document, picture):
         parts.append(f"![{one.entry.title}]({page.stem}/{picture.name})\n")

@@ -101,7 +101,7 @@ _PICTURES: dict[str, Callable[[Document, Path], None]] = {
     ),
     "compiled": lambda document, path: draw_bars(path, compiled_groups(document), "steps/s", _not_ours(document)),
     "adapters": lambda document, path: draw_bars(path, adapter_groups(document), "steps/s", _not_ours(document)),
-    "speedups": lambda document, path: draw_bars(path, rung_groups(document), "steps/s"),
+    "speedups": lambda document, path: draw_bars(path, rung_groups(document), "a second"),
     "limits": _draw_limits,
     "wrappers": lambda document, path: plot_prices(
         path, document["settings"]["env_id"], document["results"]["microseconds"]

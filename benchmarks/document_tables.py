@@ -21,12 +21,22 @@ Document = Mapping[str, Any]
 
 
 class PageTable(NamedTuple):
-    """One table; `text_columns` as of `vecenv.benchmarks.report.markdown_table`."""
+    """One table; `text_columns` as of `vecenv.benchmarks.report.markdown_table`, `notes` are lines below it."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     text_columns: int = 1
+    notes: Sequence[str] = ()
+
+
+class RungTable(NamedTuple):
+    """Rungs that took turns, as ``vecenv bench speedups`` wrote them; `unit` is what their rates count."""
+
+    title: str
+    unit: str
+    notes: Sequence[str]
+    rungs: Sequence[Mapping[str, Any]]
 
 
 def rates_of(rows: Sequence[Mapping[str, Any]]) -> list[Rates]:
@@ -62,12 +72,31 @@ def compiled_groups(document: Document) -> dict[str, list[Rates]]:
     return {f"{env_id}, {int(n):,} environments": rates_of(own["rates"]) for n, own in document["results"].items()}
 
 
+def rung_tables(document: Document) -> list[RungTable]:
+    """The tables of the ladders; notes that several of them have are at the last of these."""
+    results = document["results"]
+    described = {(each["ladder"], each["table"]): each for each in results.get("tables", ())}
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in results.get("rungs", ()):
+        groups.setdefault((row["ladder"], row["table"]), []).append(row)
+    tables: list[RungTable] = []
+    told: set[str] = set()
+    for key, rungs in reversed(groups.items()):
+        own = described.get(key, {})
+        notes = [note for note in own.get("notes", ()) if note not in told]
+        told.update(notes)
+        tables.insert(0, RungTable(own.get("title", key[1]), own.get("unit", "units of work/s"), notes, rungs))
+    return tables
+
+
 def rung_groups(document: Document) -> dict[str, list[Rates]]:
-    """The measured rungs of every table of a ladder."""
+    """The measured rungs of every table, by title and unit."""
     groups: dict[str, list[Rates]] = {}
-    for row in document["results"].get("rungs", ()):
-        if row["rates"] is not None:
-            groups.setdefault(row["table"], []).extend(rates_of([{**row["rates"], "name": row["rung"]}]))
+    for table in rung_tables(document):
+        for row in table.rungs:
+            if row["rates"] is not None:
+                rates = rates_of([{**row["rates"], "name": row["rung"]}])
+                groups.setdefault(f"{table.title}, {table.unit}", []).extend(rates)
     return groups
 
 
@@ -165,12 +194,9 @@ def _inference(document: Document) -> list[PageTable]:
 
 
 def _speedups(document: Document) -> list[PageTable]:
-    tables: dict[str, list[Mapping[str, Any]]] = {}
-    for row in document["results"].get("rungs", ()):
-        tables.setdefault(row["table"], []).append(row)
     solutions = document["results"].get("solutions")
     return [
-        *(_ladder_table(title, rows) for title, rows in tables.items()),
+        *map(_ladder_table, rung_tables(document)),
         *([] if solutions is None else [_solved_table(solutions)]),
     ]
 
@@ -187,7 +213,8 @@ def _solved_table(solutions: Sequence[Mapping[str, Any]]) -> PageTable:
     return PageTable("To the mark, medians and range", ("rung", "solved", "minutes", "steps"), rows)
 
 
-def _ladder_table(title: str, rungs: Sequence[Mapping[str, Any]]) -> PageTable:
+def _ladder_table(table: RungTable) -> PageTable:
+    rungs = table.rungs
     extra = list(dict.fromkeys(name for rung in rungs for name in rung["figures"]))
     rows = []
     for rung in rungs:
@@ -200,8 +227,8 @@ def _ladder_table(title: str, rungs: Sequence[Mapping[str, Any]]) -> PageTable:
         cells += ["" if times is None else f"{times:.2f}" for times in (rung["times_base"], rung["times_before"])]
         cells += [f"{rung['figures'][name]:,.4g}" if name in rung["figures"] else "" for name in extra]
         rows.append([*cells, theirs])
-    header = ("rung", "what changes", "steps/s", "lowest - highest", "x base", "x before", *extra, "theirs")
-    return PageTable(title, header, rows, text_columns=2)
+    header = ("rung", "what changes", table.unit, "lowest - highest", "x base", "x before", *extra, "theirs")
+    return PageTable(table.title, header, rows, text_columns=2, notes=table.notes)
 
 
 def _learning(document: Document) -> list[PageTable]:

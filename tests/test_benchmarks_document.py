@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from vecenv.benchmarks import compiled, document, document_entries, document_runs, targets
+from vecenv.benchmarks import compiled, document, document_entries, document_runs, document_tables, targets
 from vecenv.benchmarks.document_entries import ENTRIES, Entry, command_of, find_entries
 from vecenv.benchmarks.document_page import write_page
 from vecenv.benchmarks.document_runs import Measured, is_current, measure_all, read_measured
@@ -158,7 +158,16 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settin
                 rung("population", (90.0, 90.0), table="cumulative", times_before=1.99),
                 rung("population", (90.0, 90.0), times_before=3.0),
                 rung("cuda", None, left_out="not applicable: no CUDA device"),
-            ]
+            ],
+            "tables": [
+                {
+                    "ladder": "es",
+                    "table": "engines",
+                    "title": "ES on HalfCheetah-v5: against the engine alone",
+                    "unit": "observations/s",
+                    "notes": ["whole generations are measured."],
+                }
+            ],
         },
     ),
     "solved-ppo": (
@@ -365,6 +374,10 @@ def test_page_has_every_table_picture_and_target(tmp_path: Path) -> None:
     assert "| once |  | 900 |" in text
     assert "| SB3 on its own | 10 | 10 - 11 | 2.00x |" in text
     assert "document: 20,000, 6 processes" in text
+    head = "ES on HalfCheetah-v5: against the engine alone:\n\n| rung | what changes | observations/s |"
+    assert head in text
+    assert "cumulative:\n\n| rung | what changes | units of work/s |" in text  # one that says nothing about itself
+    assert "\nWhole generations are measured.\n" in text
     assert "| envpool | envpool / changed | 84 | 84 - 84 | 1.00 | 0.84 | 24 |" in text
     assert "not applicable: no CUDA device" in text
     assert "| serial | 1 of 2 | not reached (1.50 - not reached) |" in text
@@ -527,6 +540,23 @@ def test_files_that_are_no_results_are_refused_by_name(content: str, tmp_path: P
     (folder / "workers.json").write_text(content)
     with pytest.raises(UnknownSetting, match=r"workers\.json"):
         read_measured(folder, BY_NAME["workers"])
+
+
+def test_notes_of_several_tables_are_told_once() -> None:
+    found = json.loads(json.dumps(RESULTS["speedups-es"][1]))
+    (own,) = found["tables"]
+    own["notes"].append("this one too.")
+    found["tables"].append(
+        {**own, "table": "cumulative", "title": "climb", "notes": ["whole generations are measured."]}
+    )
+    first, second = document_tables.rung_tables({"results": found})
+    assert (first.title, first.notes) == ("ES on HalfCheetah-v5: against the engine alone", ["this one too."])
+    assert (second.title, second.notes) == ("climb", ["whole generations are measured."])
+    assert [row["rung"] for row in second.rungs] == ["population"]
+    assert list(document_tables.rung_groups({"results": found})) == [
+        "ES on HalfCheetah-v5: against the engine alone, observations/s",
+        "climb, observations/s",
+    ]
 
 
 def test_a_real_measurement_ends_up_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
