@@ -1,10 +1,7 @@
 """Acting with a network that ``torch.compile`` has translated; only measured, no agent acts so.
 
-Measured on two busy cores of an AMD EPYC (torch 2.13, one thread, medians of paired ratios to the untranslated network
-in the same precision): in bfloat16, which image networks act in there, the small network at 32 environments, as the
-preset for Atari games has them, 0.8 and 0.85 times as fast in two runs, 1.05 at 16, 1.45 at 128; the Nature network
-0.95 at 32. The network for vectors in float32 0.94 at 16. Each translation took a quarter of a minute and more, which
-is a good part of what a whole training spends on acting.
+``vecenv bench inference --compiled`` shows it beside the untranslated network, by batch size and precision: it can be
+slower at the batch sizes that the presets act with, and the first batch of a size waits for its translation.
 """
 
 from __future__ import annotations

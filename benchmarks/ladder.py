@@ -1,4 +1,8 @@
-"""A speed ladder: rungs that each change one thing, measured here and shown beside the figures of a source document."""
+"""A speed ladder: rungs that each change one thing, measured here and shown beside the figures of a document.
+
+The documents are written accounts of trainings that others made faster step by step; the notes of each ladder tell
+which they are. Their figures are of their own hardware and no results of ours.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .arguments import check_known
 
-#: Key of a ladder -> module whose ``LADDER`` it is; imported when the ladder is asked for.
+#: Key of a ladder -> module whose ``make_ladder`` makes it; imported when the ladder is asked for.
 LADDERS = {
     "dqn": "vecenv.benchmarks.ladder_dqn",
     "ppo": "vecenv.benchmarks.ladder_ppo",
@@ -40,7 +44,7 @@ class HasFigures(Protocol):
 
 @dataclass(frozen=True)
 class Theirs:
-    """What a source document reports for a rung, on its hardware. No result of ours.
+    """What a document reports for a rung, on its hardware. No result of ours.
 
     Attributes:
         source: the document, such as ``"document 1"``.
@@ -98,7 +102,7 @@ class Rung:
         name: a short word, once per ladder and table, that ``--only`` takes.
         changes: what is different from the rung it is compared with.
         build: builds what is measured; None: the rung is only for ``--solve``.
-        documents: what the source documents report.
+        documents: what the documents report.
         solve: trains it to the mark; None where that has no sense.
         settings: plain values that decide the result; a result found earlier counts only if they are the same.
         not_applicable: says in one sentence why this machine cannot run it; None where it can.
@@ -155,6 +159,16 @@ class Ladder:
     solve_minutes: float = 60.0
 
 
+def needs(is_here: Callable[[], object], otherwise: str) -> Callable[[], str | None]:
+    """For `Rung.not_applicable`.
+
+    Args:
+        is_here: looked at when a rung is about to be run.
+        otherwise: the sentence for a machine where it is not.
+    """
+    return lambda: None if is_here() else f"not applicable: {otherwise}"
+
+
 def find_ladder(key: str) -> Ladder:
     """A ladder by its key.
 
@@ -162,5 +176,5 @@ def find_ladder(key: str) -> Ladder:
         UnknownSetting: there is no such ladder; the message lists what there is.
     """
     check_known([key], list(LADDERS), "ladder")
-    ladder: Ladder = importlib.import_module(LADDERS[key]).LADDER
+    ladder: Ladder = importlib.import_module(LADDERS[key]).make_ladder()
     return ladder

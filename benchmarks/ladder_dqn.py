@@ -18,7 +18,7 @@ from vecenv.agents.training_run import choose_device
 from vecenv.preprocess.config import AtariConfig
 
 from .contestants import Settings
-from .ladder import Ladder, LadderTable, Rung, Theirs
+from .ladder import Ladder, LadderTable, Rung, Theirs, needs
 from .ladder_training import MakeEnvs, TrainingContestant, TrainingSetup, train_to_mark
 from .learner_watch import Stopwatch
 from .peers import EnvFactory
@@ -71,7 +71,7 @@ def rate_setup(setup: TrainingSetup) -> TrainingSetup:
     return dataclasses.replace(setup, config=dataclasses.replace(setup.config, settings=settings))
 
 
-class WatchedTraining(TrainingContestant):
+class WatchedDQN(TrainingContestant):
     """DQN at work, and how much of the time goes to gradient steps.
 
     Args:
@@ -96,13 +96,16 @@ class WatchedTraining(TrainingContestant):
         return {"learning share": self._learning.seconds / self._seconds} if self._seconds else {}
 
 
-def build_contestant(setup: TrainingSetup) -> WatchedTraining:
+def build_contestant(setup: TrainingSetup) -> WatchedDQN:
     """A training that has begun to learn, ready to be measured."""
     short = rate_setup(setup)
-    return WatchedTraining(short, warm_up_steps=RATE_LEARNING_STARTS + short.config.settings.report_steps)
+    return WatchedDQN(short, warm_up_steps=RATE_LEARNING_STARTS + short.config.settings.report_steps)
 
 
-def _rung(name: str, changes: str, setup: TrainingSetup | RunConfig, *documents: Theirs, **more: Any) -> Rung:
+def _rung(
+    name: str, changes: str, setup: TrainingSetup | RunConfig, *documents: Theirs, beside: str = "", **more: Any
+) -> Rung:
+    """A rung; `beside` names what its setup changes beside the settings of the run, to tell it from one without."""
     if isinstance(setup, RunConfig):
         setup = TrainingSetup(setup)
     return Rung(
@@ -111,7 +114,7 @@ def _rung(name: str, changes: str, setup: TrainingSetup | RunConfig, *documents:
         build=partial(build_contestant, setup),
         documents=documents,
         solve=partial(train_to_mark, setup),
-        settings=dataclasses.asdict(setup.config),
+        settings={**dataclasses.asdict(setup.config), **({"beside_settings": beside} if beside else {})},
         **more,
     )
 
@@ -132,14 +135,6 @@ def _stack_envs(stack_size: int, config: RunConfig) -> VecEnv:
     return vecenv.make_vec(ENV, preprocess=AtariConfig(stack_size=stack_size), **env_settings(config.settings))
 
 
-def _no_cuda() -> str | None:
-    return None if choose_device("auto") == "cuda" else "not applicable: no CUDA, the network reads where the replay is"
-
-
-def _no_opencv() -> str | None:
-    return None if find_spec("cv2") else "not applicable: OpenCV is not installed (the extra is opencv)"
-
-
 def _one(rate: float | None, text: str = "") -> Theirs:
     return Theirs("document 1", rate, text)
 
@@ -149,7 +144,7 @@ def _two(rate: float | None, text: str = "") -> Theirs:
 
 
 def _single() -> LadderTable:
-    """Document 1: every rung changes the base alone, but for its wrappers, which it tries on two other rungs."""
+    """As in document 1: every rung changes the base alone, but for its wrappers, which it tries on two other rungs."""
     one = {2: (335, "48 min to solve"), 3: (398, "36 min to solve")}
     two = {2: 200, 3: 212, 4: 227, 5: 228, 6: 232}
     several = []
@@ -168,7 +163,13 @@ def _single() -> LadderTable:
             _one(227, "52 min to solve"),
             _two(154, "60-90 min to solve"),
         ),
-        _rung("gradients-left-on", "no no_grad while acting and for targets", leaky, _one(217, "about 10 slower")),
+        _rung(
+            "gradients-left-on",
+            "no no_grad while acting and for targets",
+            leaky,
+            _one(217, "about 10 slower"),
+            beside="gradients left on",
+        ),
         *several,
         _rung("own-process", "playing in its own process", _baseline(num_actors=1), _one(290, "41 % less time")),
         _rung("fast-envs-3", f"3 envs; {fast}", _several(3, preprocess="fast"), base="envs-3"),
@@ -183,31 +184,37 @@ def _single() -> LadderTable:
 
 
 def _on_top() -> LadderTable:
-    """Document 2: every rung keeps what those before it changed. It began with wrappers in plain Python, so does this.
+    """As in document 2: every rung keeps what those before it changed; both begin with wrappers in plain Python.
 
     On CUDA the rungs before ``async-copies`` wait for every copy.
     """
     stack: dict[str, Any] = {"stack_size": STACK_SIZE}
     plain = partial(TrainingSetup, make_envs=_plain_envs(), change=wait_for_copies)
+    waiting = partial(_rung, beside="plain wrappers, waits for copies")
+    own_process = plain(_cumulative(num_actors=1, **stack))
     rungs = (
-        _rung("plain", "the base, wrappers in plain NumPy", plain(_baseline(**stack)), _two(154, "60-90 min to solve")),
-        _rung("steps-4", "4 steps per update, batch 128", plain(_cumulative(**stack)), _two(227)),
-        _rung(
-            "steps-4-own-process", "playing in its own process", plain(_cumulative(num_actors=1, **stack)), _two(395)
+        waiting(
+            "plain", "the base, wrappers in plain NumPy", plain(_baseline(**stack)), _two(154, "60-90 min to solve")
         ),
+        waiting("steps-4", "4 steps per update, batch 128", plain(_cumulative(**stack)), _two(227)),
+        waiting("steps-4-own-process", "playing in its own process", own_process, _two(395)),
         _rung(
             "async-copies",
             "copies to the device while it computes",
             TrainingSetup(_cumulative(num_actors=1, **stack), _plain_envs()),
             _two(406),
-            not_applicable=_no_cuda,
+            beside="plain wrappers",
+            not_applicable=needs(
+                lambda: choose_device("auto") == "cuda", "no CUDA, the network reads where the replay is"
+            ),
         ),
         _rung(
             "opencv-wrappers",
             "Gymnasium's AtariPreprocessing (OpenCV)",
             TrainingSetup(_cumulative(num_actors=1, **stack), _opencv_envs()),
             _two(484, "20-30 min to solve"),
-            not_applicable=_no_opencv,
+            beside="OpenCV wrappers",
+            not_applicable=needs(lambda: find_spec("cv2"), "OpenCV is not installed (the extra is opencv)"),
         ),
         _rung("native-wrappers", "our wrappers, one fused kernel", _cumulative(num_actors=1)),
         _rung("default", "the defaults of vecenv train dqn on Pong", _config("atari")),
@@ -226,18 +233,23 @@ def _stacks() -> LadderTable:
     return LadderTable("stack", "frames in an observation", tuple(rungs))
 
 
-LADDER = Ladder(
-    key="dqn",
-    title=f"DQN on {ENV}",
-    unit="agent steps/s",
-    mark=f"mean return of the last 100 episodes >= {SOLVE_AT:g}",
-    tables=(_single(), _on_top(), _stacks()),
-    notes=(
-        "rates are those of training: playing, sampling and gradient steps; an agent step is 4 frames of the emulator",
-        f"for the rates learning begins after {RATE_LEARNING_STARTS:,} steps, in a training to the mark after 10,000; "
-        "all rungs but the default compute in float32",
-        "learning share: part of the wall-clock in gradient steps (on CUDA: in starting them); where it is near 1, as "
-        "with the base's large network on a few CPU cores, nothing that makes playing faster can help",
-    ),
-    solve_minutes=120.0,
-)
+def make_ladder() -> Ladder:
+    """The ladder of DQN, with the packages and devices of this machine."""
+    return Ladder(
+        key="dqn",
+        title=f"DQN on {ENV}",
+        unit="agent steps/s",
+        mark=f"mean return of the last 100 episodes >= {SOLVE_AT:g}",
+        tables=(_single(), _on_top(), _stacks()),
+        notes=(
+            "rates are those of training: playing, sampling and gradient steps; an agent step is 4 frames of the "
+            "emulator",
+            f"for the rates learning begins after {RATE_LEARNING_STARTS:,} steps, in a training to the mark after "
+            "10,000; all rungs but the default compute in float32",
+            "learning share: part of the wall-clock in gradient steps (on CUDA: in starting them); where it is near 1, "
+            "as with the base's large network on a few CPU cores, nothing that makes playing faster can help",
+            "document 1 and document 2: two written accounts of this ladder, 1 the newer, 2 on a GTX 1080 Ti; their "
+            "figures are of their own hardware",
+        ),
+        solve_minutes=120.0,
+    )

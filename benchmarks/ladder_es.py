@@ -8,6 +8,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import torch
+
 from vecenv.agents.algorithms import find_algorithm, preset_for
 from vecenv.agents.config import RunConfig
 from vecenv.agents.es_config import ESConfig
@@ -15,7 +17,7 @@ from vecenv.agents.training_run import TrainingRun
 from vecenv.cores import usable_cores
 
 from .bare_engine import bare_envpool, bare_gymnasium
-from .ladder import Ladder, LadderTable, Rung, Theirs
+from .ladder import Ladder, LadderTable, Rung, Theirs, needs
 from .ladder_training import TrainingContestant, TrainingSetup, train_to_mark
 from .one_by_one import OneByOneEngine, OneByOneProcesses, OneByOneSetup
 
@@ -66,14 +68,8 @@ def config_of(backend: str, *, device: str = "cpu", **changes: Any) -> RunConfig
     return RunConfig(ENV, backend=backend, device=device, solve_at=SOLVE_AT, algorithm="es", settings=settings)
 
 
-def _needs_envpool() -> str | None:
-    return None if find_spec("envpool") else "not applicable: EnvPool is not installed"
-
-
-def _needs_cuda() -> str | None:
-    import torch
-
-    return None if torch.cuda.is_available() else "not applicable: torch finds no CUDA device here"
+def _needs_envpool() -> Callable[[], str | None]:
+    return needs(lambda: find_spec("envpool"), "EnvPool is not installed")
 
 
 def _one_by_one(name: str, changes: str, *documents: Theirs, base: str | None = None, **how: Any) -> Rung:
@@ -122,7 +118,7 @@ def _default(num_workers: int, base: str) -> Rung:
 
 def _on_envpool(num_workers: int, base: str) -> Rung:
     changes = f"{num_workers} processes on EnvPool: --backend envpool"
-    return _population("envpool", changes, config_of("envpool"), base=base, not_applicable=_needs_envpool)
+    return _population("envpool", changes, config_of("envpool"), base=base, not_applicable=_needs_envpool())
 
 
 def _climb(num_workers: int) -> LadderTable:
@@ -159,7 +155,7 @@ def _climb(num_workers: int) -> LadderTable:
                 config_of(engine, device="cuda", engine="inline"),
                 Theirs(DOCUMENT, 9_000, "one observation per forward pass"),
                 base="seeds-sent",
-                not_applicable=_needs_cuda,
+                not_applicable=needs(torch.cuda.is_available, "torch finds no CUDA device here"),
             ),
         ),
         cumulative=True,
@@ -184,25 +180,27 @@ def _against_engines(num_workers: int) -> LadderTable:
                 f"{num_workers} threads, {num_envs} envs, no network",
                 build=partial(bare_envpool, ENV, num_envs, num_workers),
                 settings={"num_workers": num_workers, "num_envs": num_envs},
-                not_applicable=_needs_envpool,
+                not_applicable=_needs_envpool(),
             ),
             _on_envpool(num_workers, base="bare-envpool"),
         ),
     )
 
 
-LADDER = Ladder(
-    key="es",
-    title=f"ES on {ENV}",
-    unit="observations/s",
-    mark=f"mean return of the last 100 members' episodes >= {SOLVE_AT:,g}",
-    tables=(_climb(usable_cores()), _against_engines(usable_cores())),
-    notes=(
-        f"rates are of whole generations of {config_of('sync').settings.num_pairs} pairs and whole episodes, update "
-        f"included; rungs without a batch play {PAIRS_PER_PROCESS} pairs per process instead, which shortens a sample "
-        "and not a step.",
-        "bytes per pair: payload of the results. Noise that is sent is drawn again all the same; that costs about a "
-        "thousandth of a generation.",
-    ),
-    solve_minutes=30.0,
-)
+def make_ladder() -> Ladder:
+    """The ladder of evolution strategies, for the cores and packages of this machine."""
+    return Ladder(
+        key="es",
+        title=f"ES on {ENV}",
+        unit="observations/s",
+        mark=f"mean return of the last 100 members' episodes >= {SOLVE_AT:,g}",
+        tables=(_climb(usable_cores()), _against_engines(usable_cores())),
+        notes=(
+            f"rates are of whole generations of {config_of('sync').settings.num_pairs} pairs and whole episodes, "
+            f"update included; rungs without a batch play {PAIRS_PER_PROCESS} pairs per process instead, which "
+            "shortens a sample and not a step.",
+            "bytes per pair: payload of the results. Noise that is sent is drawn again all the same.",
+            f"{DOCUMENT}: a written account of ES with shared seeds; its figures are of its own hardware.",
+        ),
+        solve_minutes=30.0,
+    )

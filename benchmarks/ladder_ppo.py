@@ -28,7 +28,7 @@ ROWS = 1024
 NUM_ENVS = 8
 
 
-class WatchedTraining(TrainingContestant):
+class WatchedPPO(TrainingContestant):
     """PPO at work, and how much of the time its network computes.
 
     Args:
@@ -41,7 +41,7 @@ class WatchedTraining(TrainingContestant):
 
     def measure(self, seconds: float) -> float:
         """As of any training."""
-        rate: float = self._share.during(lambda: super(WatchedTraining, self).measure(seconds))
+        rate: float = self._share.during(lambda: super(WatchedPPO, self).measure(seconds))
         return rate
 
     def figures(self) -> Mapping[str, float]:
@@ -114,68 +114,74 @@ def _rung(name: str, changes: str, config: RunConfig, *documents: Theirs, make_e
     return Rung(
         name,
         changes,
-        build=partial(WatchedTraining, setup),
+        build=partial(WatchedPPO, setup),
         documents=documents,
         solve=partial(solve, setup),
         settings={**dataclasses.asdict(config), "copied_storage": make_envs is not None},
     )
 
 
-LADDER = Ladder(
-    key="ppo",
-    title=f"PPO on {ENV}",
-    unit="agent steps/s",
-    mark=f"mean return of the last 100 episodes >= {SOLVE_AT:g}",
-    tables=(
-        LadderTable(
-            "cumulative",
-            f"each rung on top of the one before, {ROWS:,} env steps per update",
-            (
-                _rung(
-                    "serial",
-                    "1 env in the learner's process, storage copied",
-                    config_of(1, "sync"),
-                    Theirs(DOCUMENT, text="4 h, GPU used 15 %"),
-                    make_envs=make_copying_envs,
-                ),
-                _rung(
-                    "one-process",
-                    f"{NUM_ENVS} envs, still in the learner's process",
-                    config_of(NUM_ENVS, "sync"),
-                    make_envs=make_copying_envs,
-                ),
-                _rung(
-                    "worker-per-env",
-                    f"{NUM_ENVS} workers with one env each",
-                    config_of(NUM_ENVS, "subproc", NUM_ENVS),
-                    Theirs(DOCUMENT, text="35 min, GPU used 85 %, curve 60 % less rough"),
-                    make_envs=make_copying_envs,
-                ),
-                _rung(
-                    "worker-per-core",
-                    f"{NUM_ENVS} envs, a worker per usable core",
-                    config_of(NUM_ENVS, "subproc"),
-                    make_envs=make_copying_envs,
-                ),
-                _rung("in-place", "workers write into the rollout itself", config_of(NUM_ENVS, "subproc")),
-                _rung(
-                    "two-groups",
-                    "one half of the envs steps while the policy decides for the other",
-                    config_of(NUM_ENVS, "subproc", overlap=True),
-                ),
-                _rung("default", f"vecenv train ppo --env {ENV}", default_config()),
+def _climb() -> LadderTable:
+    return LadderTable(
+        "cumulative",
+        f"each rung on top of the one before, {ROWS:,} env steps per update",
+        (
+            _rung(
+                "serial",
+                "1 env in the learner's process, storage copied",
+                config_of(1, "sync"),
+                Theirs(DOCUMENT, text="4 h, GPU used 15 %"),
+                make_envs=make_copying_envs,
             ),
-            cumulative=True,
+            _rung(
+                "one-process",
+                f"{NUM_ENVS} envs, still in the learner's process",
+                config_of(NUM_ENVS, "sync"),
+                make_envs=make_copying_envs,
+            ),
+            _rung(
+                "worker-per-env",
+                f"{NUM_ENVS} workers with one env each",
+                config_of(NUM_ENVS, "subproc", NUM_ENVS),
+                Theirs(DOCUMENT, text="35 min, GPU used 85 %, curve 60 % less rough"),
+                make_envs=make_copying_envs,
+            ),
+            _rung(
+                "worker-per-core",
+                f"{NUM_ENVS} envs, a worker per usable core",
+                config_of(NUM_ENVS, "subproc"),
+                make_envs=make_copying_envs,
+            ),
+            _rung("in-place", "workers write into the rollout itself", config_of(NUM_ENVS, "subproc")),
+            _rung(
+                "two-groups",
+                "one half of the envs steps while the policy decides for the other",
+                config_of(NUM_ENVS, "subproc", overlap=True),
+            ),
+            _rung("default", f"vecenv train ppo --env {ENV}", default_config()),
         ),
-    ),
-    notes=(
-        "busy share: part of the wall-clock in which the network decides or learns, timed around the calls themselves; "
-        "process on CPU: processor time of the learner's process over wall-clock, environments in it included.",
-        "roughness (of trainings to the mark): standard deviation of the differences of successive mean returns, one "
-        f"per {ROWS:,} env steps, over the range of these means.",
-        "CartPole steps in about ten microseconds, less than waking a worker costs: the default steps such "
-        "environments in the learner's process, and workers pay only where a step costs more.",
-        f"the default has {default_config().settings.num_envs} envs, whose storage is the rollout itself.",
-    ),
-    solve_minutes=10.0,
-)
+        cumulative=True,
+    )
+
+
+def make_ladder() -> Ladder:
+    """The ladder of PPO."""
+    return Ladder(
+        key="ppo",
+        title=f"PPO on {ENV}",
+        unit="agent steps/s",
+        mark=f"mean return of the last 100 episodes >= {SOLVE_AT:g}",
+        tables=(_climb(),),
+        notes=(
+            "busy share: part of the wall-clock in which the network decides or learns, timed around the calls "
+            "themselves; learning alone: part of the wall-clock in which it learns; process on CPU: processor time of "
+            "the learner's process over wall-clock, environments in it included.",
+            "roughness (of trainings to the mark): standard deviation of the differences of successive mean returns, "
+            f"one per {ROWS:,} env steps, over the range of these means.",
+            "CartPole steps in less time than waking a worker takes (vecenv bench workers): the default steps such "
+            "environments in the learner's process, and workers pay only where a step costs more.",
+            f"the default has {default_config().settings.num_envs} envs, whose storage is the rollout itself.",
+            f"{DOCUMENT}: a written account of PPO over worker processes; its figures are of its own hardware.",
+        ),
+        solve_minutes=10.0,
+    )

@@ -105,8 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = measure_table(table, rounds=rounds, seconds=seconds)
             measured.append((ladder, result))
             show_rates(ladder, result, rounds, seconds)
-        for note in ladder.notes:
-            print(f"  {note}")
+        _show_notes(ladder)
     if arguments.plot is not None:
         from .speedups_plot import plot_speedups
 
@@ -140,6 +139,7 @@ def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
         print(f"{ladder.title}: {ladder.mark}; at most {limit / 60:g} minutes a training, kept in {path}")
         solutions = solve_ladder(ladder, seeds=seeds, limit_seconds=limit, path=path)
         show_solutions(ladder, solutions)
+        _show_notes(ladder)
         every += solutions
     if not every:
         raise UnknownSetting("none of these rungs can be trained to a mark here")
@@ -151,6 +151,11 @@ def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
         samples=solution_samples(every),
         file_name="speedups-solved",
     )
+
+
+def _show_notes(ladder: Ladder) -> None:
+    for note in ladder.notes:
+        print(f"  {note}")
 
 
 def choose(ladders: Sequence[Ladder], only: Sequence[str] | None) -> list[Ladder]:

@@ -40,25 +40,16 @@ def plot_speedups(path: Path, measured: Sequence[tuple[Ladder, MeasuredTable]]) 
         path: the file; its suffix chooses the format.
         measured: ladders with one of their tables each.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     measured = [(ladder, table) for ladder, table in measured if table.rates]
     heights = [1.0 + 0.5 * len(table.rates) for _, table in measured]
-    figure, panels = pyplot.subplots(
-        len(measured),
-        figsize=(9, sum(heights)),
-        height_ratios=heights,
-        layout="constrained",
-        squeeze=False,
-    )
+    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(measured), squeeze=False, height_ratios=heights)
     for axes, (ladder, table) in zip(panels[:, 0], measured, strict=True):
         _draw_table(axes, ladder, table)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def _draw_table(axes: Any, ladder: Ladder, table: MeasuredTable) -> None:

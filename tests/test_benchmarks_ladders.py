@@ -97,7 +97,7 @@ def test_the_last_rung_of_ppo_is_what_the_command_runs():
 
 
 def test_shares_of_the_time_are_measured():
-    contestant = ladder_ppo.WatchedTraining(TrainingSetup(small_ppo()))
+    contestant = ladder_ppo.WatchedPPO(TrainingSetup(small_ppo()))
     try:
         assert contestant.figures() == {}
         assert contestant.measure(0.05) > 0
@@ -241,8 +241,8 @@ def test_rungs_of_es_are_named_and_say_what_they_need(monkeypatch):
     assert bases["cumulative", "envpool"] == "seeds-sent"
     assert bases["engines", "envpool"] == "bare-envpool"
     assert bases["engines", "population"] == "bare-gymnasium"
-    rungs = rungs_of("es")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rungs = rungs_of("es")
     assert "no CUDA device" in rungs["cuda"].not_applicable()
     monkeypatch.setattr(ladder_es, "find_spec", lambda name: None)
     assert "EnvPool is not installed" in rungs["envpool"].not_applicable()

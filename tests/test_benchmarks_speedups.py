@@ -231,7 +231,7 @@ def test_the_picture_is_drawn(fake: Ladder, tmp_path: Path) -> None:
 
 
 def rungs_of(key: str) -> dict[str, Rung]:
-    return {rung.name: rung for table in ladder_dqn.LADDER.tables if table.key == key for rung in table.rungs}
+    return {rung.name: rung for table in ladder_dqn.make_ladder().tables if table.key == key for rung in table.rungs}
 
 
 def test_every_ladder_that_is_named_is_there() -> None:
@@ -242,6 +242,11 @@ def test_every_ladder_that_is_named_is_there() -> None:
             names = [rung.name for rung in table.rungs]
             assert len(set(names)) == len(names)
             assert all(rung.base is None or rung.base in names for rung in table.rungs)
+
+
+def test_every_rung_of_dqn_has_settings_of_its_own() -> None:
+    rungs = [rung for table in ladder_dqn.make_ladder().tables for rung in table.rungs]
+    assert len({speedups_solve.digest(rung) for rung in rungs}) == len(rungs)
 
 
 def test_rungs_of_dqn_change_what_they_say() -> None:
