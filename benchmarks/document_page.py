@@ -12,7 +12,7 @@ from .document_pictures import draw
 from .document_runs import Measured
 from .document_tables import TABLES
 from .report import markdown_table
-from .targets import HEADER, target_rows
+from .targets import HEADER, misses, target_rows
 
 _INTRODUCTION = """# Figures
 
@@ -26,6 +26,7 @@ _TARGETS = """## Targets
 What vecenv is meant to reach, and what it reached in the tables above. Whether a target is met is decided by the figure
 as it was measured, not as it is rounded here.
 """
+_MISSES = "## Targets that are not met, and why\n"
 
 
 def write_page(path: Path, measured: Sequence[Measured], *, quick: bool = False) -> None:
@@ -54,6 +55,8 @@ def write_page(path: Path, measured: Sequence[Measured], *, quick: bool = False)
             body = [f"**Cannot be shown:** its result is not of the form that this version writes ({error!r}).\n"]
         parts += [*head, *body]
     parts += [_TARGETS, markdown_table(HEADER, target_rows(documents), text_columns=len(HEADER))]
+    missed = misses(documents)
+    parts += [_MISSES, "\n".join(missed)] if missed else []
     path.write_text("\n".join(part.rstrip("\n") + "\n" for part in parts))
 
 

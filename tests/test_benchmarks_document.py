@@ -265,6 +265,19 @@ def test_a_miss_points_to_its_explanation_and_a_hit_does_not() -> None:
     rows = rows_of_targets(documents())
     assert rows["Freeway, 16 envs", "at least 0.88 of its own limit"][3] == "[atari-speed.md](atari-speed.md)"
     assert rows["Pong, 16 envs", "at least 0.88 of its own limit"][3] == ""
+    assert rows["CartPole, compiled, 1,024 envs", KERNEL][3] == "below"
+    told = targets.misses(documents())
+    assert len(told) == sum(cells[1] == "**no**" for cells in rows.values())
+    assert "- Freeway, 16 envs, at least 0.88 of its own limit: See [atari-speed.md](atari-speed.md)." in told
+    assert f"- CartPole, compiled, 1,024 envs, {KERNEL}: Why is not known yet." in told
+    assert not any("subproc" in item for item in told)
+    slow = {**RESULTS["workers"][1], "cart_pole": [rates("subproc", 59.0), rates("gymnasium-async", 10.0)]}
+    (item,) = targets.misses({"workers": {"settings": {}, "results": slow}})
+    assert item.startswith("- CartPole, subproc, 8 envs, 2 workers, at least 6x")
+    assert "hand-overs between three processes" in item
+
+
+KERNEL = "statistics off: at least 7x Gymnasium's `CartPoleVectorEnv`"
 
 
 def test_every_target_has_an_entry_and_its_page_exists() -> None:
@@ -390,6 +403,9 @@ def test_page_has_every_table_picture_and_target(tmp_path: Path) -> None:
     assert "Rough" not in text
     assert re.search(r"- Commit: (`[0-9a-f]{12}`|none)", text)
     assert text.index("## Targets") > text.index("## Costs of messages")
+    assert "## Targets that are not met, and why\n\n- " in text
+    assert "written account" in text
+    assert "source document" not in text
     pictures = re.findall(r"\]\((figures/[^)]+\.svg)\)", text)
     assert len(pictures) == len(set(pictures)) >= 8
     for picture in pictures:
@@ -406,6 +422,8 @@ def test_page_says_what_is_rough_and_what_differs(tmp_path: Path) -> None:
     path.write_text(json.dumps(changed))
     text = page_of(folder, tmp_path, quick=True)
     assert "Rough" in text
+    assert "not met, and why" in page_of(folder, tmp_path)  # the kernel
+    assert "not met, and why" not in page_of(results_folder(tmp_path / "good", ["workers"]), tmp_path)
     assert "Measured on another machine: abacus" in text
     assert "Measured with other versions: numpy 0.1." in text
     assert f"Measured at commit `{'f' * 12}` with changed files." in text
