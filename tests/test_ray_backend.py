@@ -310,6 +310,22 @@ def test_a_step_that_takes_too_long(tmp_path):
         envs.recv()
 
 
+class HangingResetEnv(CountEnv):
+    """Hangs in a reset without options."""
+
+    def reset(self, *, options=None, **arguments):
+        if not options:
+            time.sleep(20)
+        return super().reset(options=options, **arguments)
+
+
+def test_the_time_limit_holds_for_the_call_that_is_repeated_after_a_restart():
+    with ray_envs([CountEnv, HangingResetEnv], step_timeout=0.5, on_worker_failure="restart") as envs:
+        envs.reset(options={"go": True})
+        with pytest.raises(WorkerDied, match=r"reset \(longer than step_timeout\), 3 times in a row"):
+            envs.reset()
+
+
 # -- errors of envs ---------------------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,49 @@ def test_a_step_that_takes_too_long():
             envs.reset()
 
 
+class HangingEnv(CountEnv):
+    """Hangs in every step, in a reset without options, and in its constructor where the file `hang_if` exists."""
+
+    def __init__(self, hang_if="", **settings):
+        if os.path.exists(hang_if):
+            time.sleep(15)
+        super().__init__(**settings)
+
+    def reset(self, *, options=None, **arguments):
+        if not options:
+            time.sleep(15)
+        return super().reset(options=options, **arguments)
+
+    def step(self, action):
+        time.sleep(15)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("doing", ["reset", "step"])
+def test_the_time_limit_holds_for_the_call_that_is_repeated_after_a_restart(doing):
+    """The step of SAME_STEP mode is repeated as a reset."""
+    with restarting([CountEnv, HangingEnv], step_timeout=0.5, autoreset_mode="SameStep") as envs:
+        envs.reset(options={"go": True})
+        with pytest.raises(WorkerDied, match=rf"{doing} \(longer than step_timeout\), 3 times in a row"):
+            envs.reset() if doing == "reset" else envs.step([0, 0])
+        observations, _ = envs.reset(options={"go": True})  # the vector env is of use still
+        np.testing.assert_array_equal(observations[:, 2], [0, 0])
+
+
+def test_building_in_a_replacement_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("vecenv.recovery.BUILD_SECONDS", 1.5)
+    mark = tmp_path / "hang"
+    fns = [CountEnv, functools.partial(HangingEnv, hang_if=str(mark))]
+    with restarting(fns, step_timeout=0.5) as envs:
+        envs.reset(options={"go": True})
+        mark.touch()
+        kill(envs, 1)
+        with pytest.raises(WorkerDied, match=r"construction \(longer than step_timeout\), 3 times in a row"):
+            envs.step([0, 0])
+        mark.unlink()
+        envs.reset(options={"go": True})
+
+
 class SometimesSlowEnv(CountEnv):
     """`CountEnv` whose sixth step takes 0.4 seconds."""
 

@@ -241,8 +241,10 @@ class RayCalls(SendRecvVecEnv):
         while self._group.deaths:
             for worker in self._replace_dead():
                 restarted.update(self._group.rows[worker])
+                self._replacements.start_clock()  # the repeated call has the time limit to itself
                 reference = self._group.ask(worker, *self._questions[worker])
-                self._take(worker, self._group.fetch(worker, reference, self._doing))
+                limit = self._replacements.time_left()
+                self._take(worker, self._group.fetch(worker, reference, self._doing, limit))
         return sorted(restarted)
 
     def _replace_dead(self) -> list[int]:
@@ -262,7 +264,8 @@ class RayCalls(SendRecvVecEnv):
         except WorkerDied as again:
             self._group.deaths[worker] = again
             return False
-        built = self._group.fetch(worker, reference, "construction")
+        limit = self._replacements.build_limit
+        built = self._group.fetch(worker, reference, "construction", limit)
         if built is None:
             return False
         word, value = pickle.loads(built)
@@ -274,7 +277,7 @@ class RayCalls(SendRecvVecEnv):
         if self._objects is None:
             observations = map_arrays(self._arrays.observations, lambda array: array[self.slot][own])
         plan = SlicePlan(*self._planned_spaces, observations, read_row_fields(self._arrays, own, len(rows)))
-        self._group.fetch(worker, self._group.ask(worker, "attach", plan), "construction")
+        self._group.fetch(worker, self._group.ask(worker, "attach", plan), "construction", limit)
         return worker not in self._group.deaths
 
     # -- calls of envs -----------------------------------------------------------------------------------------------

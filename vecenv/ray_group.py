@@ -186,8 +186,14 @@ class ActorGroup:
             return None
         return values
 
-    def fetch(self, worker: int, reference: Any, doing: str) -> Any:
+    def fetch(self, worker: int, reference: Any, doing: str, timeout: float | None = None) -> Any:
         """What a reference stands for; None: the actor has died, which is noted in `deaths`.
+
+        Args:
+            worker: the actor that was asked.
+            reference: of what it gives.
+            doing: name of the call, for errors.
+            timeout: seconds, after which the actor is killed and counts as dead; None: without limit.
 
         Raises:
             MemoryError: the object store of the cluster cannot hold it.
@@ -195,7 +201,9 @@ class ActorGroup:
         import ray
 
         try:
-            return ray.get(reference)
+            return ray.get(reference, timeout=timeout)
+        except ray.exceptions.GetTimeoutError:
+            self.note_death(worker, f"{doing} (longer than step_timeout)")
         except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError):
             self.note_death(worker, doing)
         except ray.exceptions.ObjectLostError:  # its node died after the call was finished

@@ -31,7 +31,8 @@ class RaySettings:
         object_store_memory: bytes of the object store of a cluster of our own.
         on_worker_failure: ``"raise"``: a dead actor or node raises `WorkerDied`. ``"restart"``: its envs are built anew
             wherever there is room, and their episodes truncated, see `vecenv.recovery`.
-        step_timeout: seconds after which an actor that has not finished a call is killed and handled as dead.
+        step_timeout: seconds after which an actor that has not finished a call is killed and handled as dead. With a
+            new one in its place, the repeated call has them too; building the envs there has 60 s, or these if more.
         start_timeout: seconds that reaching the cluster, and starting all actors, may each take.
     """
 

@@ -5,6 +5,8 @@ that an env takes part in) every env of that worker returns its last known obser
 ``infos["worker_restarted"]``, and no `episode` entry. Then the autoreset mode does what it does after any truncation,
 with a seed derived from `SeedSequence((seed, env index, restart count))`, so that a run with the same deaths gives the
 same results. A worker that dies three times without finishing a step is given up until the user resets.
+
+With `step_timeout` the repeated call has the limit to itself, and building envs anew a generous one of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from vecenv.worker_settings import WorkerSettings
 
 #: Deaths of one worker without a finished step in between that end the attempts.
 STRIKES = 3
+#: Least limit on building the envs of a replacement, in seconds: it imports their packages too, which steps never do.
+BUILD_SECONDS = 60.0
 
 
 class Workers(Protocol):
@@ -86,6 +90,12 @@ class Replacements:
         """Seconds that the running call may still take; None: any."""
         limit = self._settings.step_timeout
         return None if limit is None else max(0.0, self._started + limit - time.monotonic())
+
+    @property
+    def build_limit(self) -> float | None:
+        """Seconds that a replacement may take to build its envs; None: any."""
+        limit = self._settings.step_timeout
+        return None if limit is None else max(limit, BUILD_SECONDS)
 
     def note_finished_step(self, only_reset: npt.NDArray[np.bool_], restarted: Sequence[int]) -> None:
         """Count a finished step in favour of the workers that really stepped an env.
@@ -198,7 +208,7 @@ class Recovery(Replacements):
         config = replace(self._config_of(worker), restart_seeds=seeds, last_observations=last)
         self._group.replace(worker, config)
         try:
-            kind, value = self._group.first_message(worker)
+            kind, value = self._group.first_message(worker, self.build_limit)
         except WorkerDied:
             return False
         if kind == "failed":
@@ -207,7 +217,8 @@ class Recovery(Replacements):
             self._group.note_death(worker, "construction")
             return False
         self._group.send(worker, dumps(plan), "construction")
-        self._group.wait("construction", None, [worker])
+        if not self._group.wait("construction", self.build_limit, [worker]):
+            self._group.end_late(worker, "construction")
         return worker not in self._group.deaths
 
 

@@ -200,10 +200,15 @@ class WorkerCalls(SendRecvVecEnv):
         return sorted(restarted)
 
     def _ask(self, worker: int, message: bytes) -> dict[int, Any]:
-        """Send a message to one worker and wait for its answer (or death); gives its results by row."""
+        """Send a message to one worker and wait for its answer (or death); gives its results by row.
+
+        It has `step_timeout` to itself: a worker that is over it is killed, as in any call.
+        """
         self._control.answered[worker] = 0
+        self._recovery.start_clock()
         self._group.send(worker, message, self._doing)
-        self._group.wait(self._doing, None, [worker])
+        if not self._group.wait(self._doing, self._recovery.time_left(), [worker]):
+            self._group.end_late(worker, self._doing)
         return results_by_row([self._group.take_results(worker)])
 
     def _take_objects(self, kind: str, value: dict[int, Any]) -> None:

@@ -122,8 +122,7 @@ class WorkerRows(WorkerCalls):
     def _end_late_workers(self, rows: list[int]) -> None:
         for worker, moment in self._late_at(rows).items():
             if worker not in self._group.deaths and moment <= time.monotonic():
-                self._group.processes[worker].kill()
-                self._group.note_death(worker, "recv (longer than step_timeout)")
+                self._group.end_late(worker, "recv")
 
     def _drop_outstanding(self) -> None:
         self._recovery.forgive()  # else what was given up would be so again before the reset has a chance

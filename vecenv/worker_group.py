@@ -109,16 +109,20 @@ class WorkerGroup:
             finally:
                 os.close(lifeline)
 
-    def first_message(self, worker: int) -> tuple[str, Any]:
+    def first_message(self, worker: int, timeout: float | None = None) -> tuple[str, Any]:
         """Wait for a worker's first message and take it.
 
         Raises:
-            WorkerDied: the worker ended.
+            WorkerDied: the worker ended, or was killed since `timeout` seconds were over.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inboxes[worker]:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                self.end_late(worker, "construction")
             if worker in self.deaths:
                 raise self.deaths[worker]
-            self.take_events(None, "construction")
+            self.take_events(left, "construction")
         message: tuple[str, Any] = self._inboxes[worker].pop(0)
         return message
 
@@ -285,6 +289,11 @@ class WorkerGroup:
             self._poller.unregister(descriptor)
             self._worker_of.pop(descriptor)
         self.deaths[worker] = WorkerDied(self.rows[worker], process.pid, process.exitcode, doing)
+
+    def end_late(self, worker: int, doing: str) -> None:
+        """Kill a worker that is over its time limit; it counts as dead."""
+        self.processes[worker].kill()
+        self.note_death(worker, f"{doing} (longer than step_timeout)")
 
     # -- restart -----------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ class WorkerSettings:
             their episodes truncated, see `vecenv.recovery`.
         balance: whether envs move between workers, when their episode ends, by the measured time of their steps; envs
             whose state cannot be saved stay where they are.
-        step_timeout: seconds after which a worker that has not finished a call is killed and handled as dead.
+        step_timeout: seconds after which a worker that has not finished a call is killed and handled as dead. With a
+            new one in its place, the repeated call has them too; building the envs there has 60 s, or these if more.
     """
 
     num_workers: int | None = None
