@@ -15,6 +15,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, WorkerDied, make_vec
 from vecenv.testing import CountEnv, assert_same
+from vecenv.toy_envs import EchoEnv
 
 BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2), functools.partial(SubprocVecEnv, num_workers=4)]
 
@@ -221,6 +222,23 @@ def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(
         np.testing.assert_array_equal(observations, [[0, 0, 2], [1, 0, 2], [2, 1, 0], [3, 0, 2]])
         np.testing.assert_array_equal(infos["time"], [2, 2, 0, 2])
         assert infos["_time"].all()
+
+
+@pytest.mark.parametrize("pending", ["step", "reset", "call"])
+def test_nothing_is_sent_while_an_asynchronous_call_is_pending(pending):
+    """A whole batch used to be taken: its actions lay in the block before a worker had read those of the step."""
+    arguments = {"step": ([1, 1],), "reset": (5,), "call": ("last_action",)}[pending]
+    with SubprocVecEnv([EchoEnv] * 2, num_workers=2) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        getattr(envs, f"{pending}_async")(*arguments)
+        held = envs._arrays.actions.copy()
+        for send in (lambda: envs.send([0, 0]), lambda: envs.send([0], [1]), envs.send_reset):
+            with pytest.raises(AlreadyPendingCallError, match=f"`{pending}`"):
+                send()
+        np.testing.assert_array_equal(envs._arrays.actions, held)
+        getattr(envs, f"{pending}_wait")(timeout=30)
+        assert envs.call("last_action") == ((1, 1) if pending == "step" else (0, 0))
 
 
 def test_timeouts_lose_nothing():

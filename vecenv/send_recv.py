@@ -40,11 +40,13 @@ class SendRecvVecEnv(VecEnv):
             env_ids: indices of envs that are not outstanding. None: the envs that were received last.
 
         Raises:
+            AlreadyPendingCallError: a row, or a call that was started with ``_async``, is outstanding.
             TypeError, ValueError: something does not fit; nothing was sent.
         """
         self._check_open("send")
         rows = env_ids_of(self._received if env_ids is None else env_ids, self.num_envs)
         self._check_not_outstanding("send", rows)
+        self._check_idle("send")
         self._check_can_step("send", rows)
         if self.batch_size == self.num_envs and rows == list(range(self.num_envs)):
             self._begin_step(actions)
@@ -66,6 +68,7 @@ class SendRecvVecEnv(VecEnv):
         selected, options = split_reset_mask(options, self.num_envs)
         rows = list(range(self.num_envs)) if selected is None else np.flatnonzero(selected).tolist()
         self._check_not_outstanding("send_reset", rows)
+        self._check_idle("send_reset")
         self._first_seed = None
         self._note_seeds(seed, seeds, rows)
         self._send_row_resets(rows, seeds, options)
@@ -110,6 +113,9 @@ class SendRecvVecEnv(VecEnv):
         if self.batch_size == self.num_envs:
             rows.sort()
         return self._rows_result(rows, out)
+
+    def _check_idle(self, doing: str) -> None:
+        """Refuse a call while another one that was started with ``_async`` is pending, where there are such calls."""
 
     # -- what back ends fill in --------------------------------------------------------------------------------------
 

@@ -34,7 +34,6 @@ class WorkerRows(WorkerCalls):
     # -- single rows, as VecEnv asks for them ------------------------------------------------------------------------
 
     def _send_rows(self, rows: list[int], wide: bool) -> None:
-        self._check_idle("send")
         self._raise_deaths()
         self._control.wide_rows[rows] = wide
         if not self._actions_fixed:
@@ -51,7 +50,6 @@ class WorkerRows(WorkerCalls):
         copy_arrays(self._last_seen, newest, rows)
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
-        self._check_idle("send_reset")
         self._raise_deaths()
         self._row_resets.update({row: (seeds[row], options) for row in rows})
         self._send_to_owners("row_resets", {row: self._row_resets[row] for row in rows})
