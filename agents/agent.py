@@ -146,7 +146,7 @@ class Agent:
                 directory = create(config.env, config.algorithm) if run_dir is None else RunDirectory(run_dir)
             console = quiet_console() if quiet or directory is None else None
             summary = run.train(directory, ProgressDisplay(config.settings.total_steps, config.solve_at, console))
-            path = world.from_first(None if directory is None else directory.checkpoint)
+            path = world.broadcast_object(None if directory is None else directory.checkpoint)
         self.config, self.path = config, path
         return summary
 

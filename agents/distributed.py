@@ -40,13 +40,13 @@ class Place:
     """Where a process stands among those that learn together.
 
     Attributes:
-        rank: number of this process, 0 to ``size - 1``.
-        size: how many there are.
+        rank: number of this process, 0 to ``world_size - 1``.
+        world_size: how many there are.
         local_rank: number of this process on its machine; decides its GPU.
     """
 
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
     local_rank: int = 0
 
 
@@ -77,14 +77,14 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place:
     wrong = [f"{name}={text}" for name, text in numbers.items() if not text.isdecimal()]
     if wrong:
         raise UnknownSetting(f"{', '.join(wrong)} in the environment must be a whole number of at least 0")
-    rank, size, local_rank, port = (int(text) for text in numbers.values())
-    if rank >= size:
-        raise UnknownSetting(f"RANK={rank} in the environment must be below WORLD_SIZE={size}")
+    rank, world_size, local_rank, port = (int(text) for text in numbers.values())
+    if rank >= world_size:
+        raise UnknownSetting(f"RANK={rank} in the environment must be below WORLD_SIZE={world_size}")
     if local_rank > rank:
         raise UnknownSetting(f"LOCAL_RANK={local_rank} in the environment must not be above RANK={rank}")
     if not 0 < port < 2**16:
         raise UnknownSetting(f"MASTER_PORT={port} in the environment must be from 1 to {2**16 - 1}")
-    return Place(rank, size, local_rank)
+    return Place(rank, world_size, local_rank)
 
 
 class World:
@@ -107,7 +107,7 @@ class World:
             timeout: longest wait for another rank.
             group: a line of its own; None: the one that all exchanges use.
         """
-        self.place, self.rank, self.size = place, place.rank, place.size
+        self.place, self.rank, self.size = place, place.rank, place.world_size
         self._timeout, self._group = timeout, group
 
     @property
@@ -135,7 +135,7 @@ class World:
             distributed.all_gather_object(values, value, group=self._group)
         return values
 
-    def from_first(self, value: Value) -> Value:
+    def broadcast_object(self, value: Value) -> Value:
         """What rank 0 gave."""
         if self.size == 1:
             return value
@@ -158,13 +158,13 @@ class World:
     def _merge(self, moments: Moments) -> Moments:
         return functools.reduce(lambda one, other: merge_moments(*one, *other), self.gather(moments))
 
-    def add_up(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         """Put the sum over all ranks into ``tensor``, in place; the same bits on each of them."""
         if self.size > 1:
             with self._exchange():
                 distributed.all_reduce(tensor, group=self._group)
 
-    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Put rank 0's numbers into ``tensors``, in place."""
         if self.size > 1:
             for tensor in tensors:
@@ -198,7 +198,7 @@ def connect(place: Place, device: str, timeout_seconds: float = TIMEOUT_SECONDS)
     Raises:
         RankLost: the other ranks did not come in time.
     """
-    if place.size == 1:
+    if place.world_size == 1:
         yield ALONE
         return
     is_cuda = torch.device(device).type == "cuda"
@@ -215,12 +215,12 @@ def connect(place: Place, device: str, timeout_seconds: float = TIMEOUT_SECONDS)
                 f"vecenv/{next(_meetings)}", store
             ),
             rank=place.rank,
-            world_size=place.size,
+            world_size=place.world_size,
             timeout=timeout,
         )
     except (RuntimeError, ValueError) as error:
         raise RankLost(
-            f"rank {place.rank} of {place.size} did not meet the others at {address} ({_reason(error)})"
+            f"rank {place.rank} of {place.world_size} did not meet the others at {address} ({_reason(error)})"
         ) from error
     try:
         yield World(place, timeout)
@@ -241,7 +241,7 @@ _meetings = itertools.count()
 @functools.cache
 def _meeting_point(place: Place, timeout: timedelta) -> Any:
     """Where ranks find each other; kept until the process ends, so that none finds the one of an earlier run."""
-    store, _, _ = next(rendezvous("env://", place.rank, place.size, timeout=timeout))
+    store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
     return store
 
 

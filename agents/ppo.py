@@ -97,7 +97,7 @@ class PPO:
         self.device = torch.device(device)
         self.network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed)
         self.network.to(self.device)
-        world.copy_from_first(self.network.state_dict().values())
+        world.broadcast(self.network.state_dict().values())
         self.env_steps = 0
         self._seed = seed
         self._requested_precision = precision

@@ -123,7 +123,7 @@ class PPOUpdate:
             return self.compute_gradients(batch.select(rows), self.autocast)
         own = shared.own(rows)
         figures = self.compute_gradients(batch.select(own), self.autocast) if len(own) else None
-        return self._sum.add_up(figures, len(own) / len(rows), len(LOSS_FIGURES))
+        return self._sum.all_reduce(figures, len(own) / len(rows), len(LOSS_FIGURES))
 
     def _loss(self, network: nn.Module, minibatch: Minibatch, autocast: bool) -> tuple[Tensor, Tensor]:
         """The clipped objective, to be minimised, and its figures."""

@@ -41,7 +41,7 @@ class GradientSum:
         self._network = network
         self._world = world
 
-    def add_up(self, figures: Tensor | None, share: float, num_figures: int) -> Tensor:
+    def all_reduce(self, figures: Tensor | None, share: float, num_figures: int) -> Tensor:
         """Replace the network's gradients by those of the whole minibatch; returns its mean figures [F].
 
         Args:
@@ -56,7 +56,7 @@ class GradientSum:
             figures = torch.zeros(num_figures, device=parameters[0].device)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         buffer = torch.cat([*(gradient.reshape(-1) for gradient in gradients), figures]).mul_(share)
-        self._world.add_up(buffer)
+        self._world.all_reduce(buffer)
         *summed, figures = torch.split(buffer, [*(gradient.numel() for gradient in gradients), num_figures])
         for gradient, total in zip(gradients, summed, strict=True):
             gradient.copy_(total.view_as(gradient))

@@ -152,7 +152,7 @@ class TrainingRun:
                 if directory is not None:
                     directory.write_json(directory.summary, {**self._summary("not_finite"), "error": str(error)})
                 raise
-            if self.world.from_first(self.keeper.is_better):
+            if self.world.broadcast_object(self.keeper.is_better):
                 self.keeper.keep_best(directory, self.seconds)
             self.keeper.save_both(directory, self.seconds)
             summary = self._summary(reason)
@@ -161,7 +161,8 @@ class TrainingRun:
                 title = f"{self.algorithm.title} on {self.config.env}"
                 draw_curve(directory.metrics, directory.curve, title, self.config.solve_at)
             display.update(self._figures(), is_last=True)
-            self.world.from_first(None)  # torchrun may end the others when one has left: rank 0's files come first
+            # torchrun may end the others when one has left: rank 0's files come first
+            self.world.broadcast_object(None)
         return summary
 
     def _open_files(self, directory: RunDirectory) -> MetricsWriter:
@@ -189,7 +190,7 @@ class TrainingRun:
         if not self.is_resumed:
             self.window.add(self.learner.prepare())
         last_health = time.perf_counter()
-        reason = self.world.from_first(rule.reason(self.window, self.learner.env_steps, self.seconds))
+        reason = self.world.broadcast_object(rule.reason(self.window, self.learner.env_steps, self.seconds))
         while reason is None:
             try:
                 report = self.learner.train_once(lambda: interrupt.is_set)
@@ -203,7 +204,7 @@ class TrainingRun:
                 last_health = time.perf_counter()
                 display.show_health(take_health(self.envs, self.device))
             reason = rule.reason(self.window, self.learner.env_steps, self.seconds)
-            reason, due = self.world.from_first((reason, self.keeper.due()))
+            reason, due = self.world.broadcast_object((reason, self.keeper.due()))
             self.keeper.save_when_due(due, directory, self.seconds, display.say)
         return reason
 
@@ -253,10 +254,10 @@ def place_of_run(config: RunConfig) -> Place:
         UnknownSetting: the environment is half set, or there are several ranks and the algorithm learns in one process.
     """
     place, algorithm = find_place(), find_algorithm(config.algorithm)
-    if place.size > 1 and not algorithm.is_data_parallel:
+    if place.world_size > 1 and not algorithm.is_data_parallel:
         raise UnknownSetting(
-            f"{algorithm.title} does not learn in the {place.size} ranks of torchrun, only PPO does: start it without "
-            "(ES spreads by --engine processes or ray, DQN by --num-actors)"
+            f"{algorithm.title} does not learn in the {place.world_size} ranks of torchrun, only PPO does: start it "
+            "without (ES spreads by --engine processes or ray, DQN by --num-actors)"
         )
     return place
 
@@ -273,7 +274,7 @@ def choose_device(name: str, place: Place = ONLY_PLACE) -> str:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-        if place.size == 1:
+        if place.world_size == 1:
             return name
     try:
         kind = torch.device(name).type
@@ -283,7 +284,7 @@ def choose_device(name: str, place: Place = ONLY_PLACE) -> str:
         raise UnknownSetting(f"device {name!r} is not supported; use auto, cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UnknownSetting(f"device {name!r} was asked for, but torch finds no CUDA device here")
-    if place.size == 1 or kind == "cpu":
+    if place.world_size == 1 or kind == "cpu":
         return name
     if name != "cuda":
         raise UnknownSetting(f"device {name!r} would be that of every rank; with cuda each takes a GPU of its own")

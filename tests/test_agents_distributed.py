@@ -362,7 +362,7 @@ def test_half_set_environments_are_refused(changes, message):
 
 
 def test_places():
-    assert find_place(TORCHRUN) == Place(rank=1, size=2, local_rank=1)
+    assert find_place(TORCHRUN) == Place(rank=1, world_size=2, local_rank=1)
     assert find_place({"MASTER_ADDR": "127.0.0.1"}) == Place()
     assert find_place({}) == Place()
 
@@ -427,7 +427,7 @@ def test_one_process_alone_touches_no_process_group(monkeypatch):
         assert world is ALONE
         assert not torch.distributed.is_initialized()
         assert world.gather("mine") == ["mine"]
-        assert world.from_first(3) == 3
+        assert world.broadcast_object(3) == 3
 
 
 @pytest.mark.slow
