@@ -151,7 +151,7 @@ class DealingEngine(ABC, Generic[Worker]):
                 if packed is None:
                     if work is not None and is_current:
                         deal.give_back(work.pairs)
-                    self._bury(worker, work)
+                    self._remove_dead(worker, work)
                     self._replace(worker)
                 elif is_current:
                     self.bytes_received += len(packed)
@@ -160,7 +160,7 @@ class DealingEngine(ABC, Generic[Worker]):
                 raise CollectionInterrupted
         return deal.results()
 
-    def _bury(self, worker: Worker, work: Work | None) -> None:
+    def _remove_dead(self, worker: Worker, work: Work | None) -> None:
         """Go on without a worker that has died.
 
         Raises:

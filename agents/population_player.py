@@ -18,7 +18,7 @@ from .es_config import ESConfig
 from .population_engine import EngineRequest, EnvMaker, require_env_maker
 from .population_evaluation import Broadcast, PopulationEvaluator
 
-FAILED, FINE = b"F", b"R"
+FAILED, DONE = b"F", b"D"
 """First byte of an answer: what follows is a pickled exception, or what was asked for."""
 
 
@@ -62,7 +62,7 @@ class PopulationPlayer:
     def play(self, broadcast: Broadcast, pairs: Sequence[int]) -> bytes:
         """Play some pairs of a generation; gives an answer that holds their packed results."""
         try:
-            return FINE + b"".join(result.pack() for result in self._evaluator.evaluate(broadcast, pairs))
+            return DONE + b"".join(result.pack() for result in self._evaluator.evaluate(broadcast, pairs))
         except Exception as error:
             return failed_answer(error)
 

@@ -10,7 +10,7 @@ from vecenv.channel import Channel
 from vecenv.lifeline import begin_child
 
 from .population_evaluation import Broadcast
-from .population_player import FINE, PlayerSetup, PopulationPlayer, failed_answer
+from .population_player import DONE, PlayerSetup, PopulationPlayer, failed_answer
 
 
 def worker_main(descriptors: Sequence[int]) -> None:
@@ -41,7 +41,7 @@ def _serve(channel: Channel) -> None:
         channel.send_bytes(failed_answer(error))
         return
     with contextlib.closing(player):
-        channel.send_bytes(FINE)
+        channel.send_bytes(DONE)
         broadcast: Broadcast
         while True:
             word, content = channel.receive()

@@ -58,7 +58,7 @@ class RayWorker:
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class Replacement:
     """An actor that Ray was asked for in the place of a dead one.
 
     Attributes:
@@ -110,7 +110,7 @@ class RayEngine(DealingEngine[RayWorker]):
         except BaseException:
             connection.release()
             raise
-        self._newcomers: dict[Any, Newcomer] = {}
+        self._replacements: dict[Any, Replacement] = {}
         self._broadcast: Any = None
         self._finalizer = shut_down_at_the_end(self, self._group)
         try:
@@ -125,7 +125,7 @@ class RayEngine(DealingEngine[RayWorker]):
         """End the actors and, where it was started for them, the cluster, in bounded time; may be called again."""
         self._finalizer.detach()
         is_busy = any(worker.work is not None for worker in self._workers)  # would look up after whole episodes only
-        self._workers, self._newcomers, self._broadcast = [], {}, None
+        self._workers, self._replacements, self._broadcast = [], {}, None
         self._group.shut_down(0.0 if is_busy else END_SECONDS)
 
     def _build(self, deadline: float) -> None:
@@ -156,10 +156,10 @@ class RayEngine(DealingEngine[RayWorker]):
     def _answers(self, seconds: float) -> Iterator[tuple[RayWorker, bytes | None]]:
         busy = {worker.answer: worker for worker in self._workers if worker.work is not None}
         references = {reference: worker.index for reference, worker in busy.items()}
-        references |= {reference: newcomer.worker.index for reference, newcomer in self._newcomers.items()}
+        references |= {reference: replacement.worker.index for reference, replacement in self._replacements.items()}
         for reference in self._group.wait(references, seconds):
-            if reference in self._newcomers:
-                self._welcome(self._newcomers.pop(reference), reference)
+            if reference in self._replacements:
+                self._add_replacement(self._replacements.pop(reference), reference)
                 continue
             worker = busy[reference]
             worker.answer = None
@@ -167,7 +167,7 @@ class RayEngine(DealingEngine[RayWorker]):
             if answer is not None:
                 worker.replacements = 0
             yield worker, None if answer is None else read_answer(answer)
-        self._give_up_late_newcomers()
+        self._give_up_late_replacements()
 
     def _death(self, worker: RayWorker, members: list[int], doing: str) -> WorkerDied:
         self._group.note_death(worker.index, doing)
@@ -182,31 +182,31 @@ class RayEngine(DealingEngine[RayWorker]):
         introduction = self._group.start_another(worker.index)
         another = RayWorker(worker.index, replacements=worker.replacements + 1)
         deadline = time.monotonic() + self._config.start_timeout
-        self._newcomers[self._ask_to_build(another)] = Newcomer(another, introduction, deadline)
+        self._replacements[self._ask_to_build(another)] = Replacement(another, introduction, deadline)
 
-    def _welcome(self, newcomer: Newcomer, built: Any) -> None:
+    def _add_replacement(self, replacement: Replacement, built: Any) -> None:
         """Take in an actor that has been started in the place of a dead one; one that is no good is told of once."""
-        worker = newcomer.worker
+        worker = replacement.worker
         try:
-            host = self._group.introduced(worker.index, newcomer.introduction, time.monotonic() + 1.0)
+            host = self._group.introduced(worker.index, replacement.introduction, time.monotonic() + 1.0)
             answer = self._group.fetch(worker.index, built, "construction")
             if answer is None:
                 return
             read_answer(answer)
         except Exception as error:  # the others play on
-            self._dismiss(worker, str(error))
+            self._give_up(worker, str(error))
             return
         self._group.hosts[worker.index] = host
         self._workers.append(RayWorker(worker.index, host.pid, host.machine, replacements=worker.replacements))
 
-    def _give_up_late_newcomers(self) -> None:
+    def _give_up_late_replacements(self) -> None:
         now = time.monotonic()
-        for reference, newcomer in list(self._newcomers.items()):
-            if newcomer.deadline < now:
-                del self._newcomers[reference]
-                self._dismiss(newcomer.worker, f"there was no room for it within {self._config.start_timeout:g} s")
+        for reference, replacement in list(self._replacements.items()):
+            if replacement.deadline < now:
+                del self._replacements[reference]
+                self._give_up(replacement.worker, f"there was no room for it within {self._config.start_timeout:g} s")
 
-    def _dismiss(self, worker: RayWorker, reason: str) -> None:
+    def _give_up(self, worker: RayWorker, reason: str) -> None:
         self._group.note_death(worker.index, "construction")
         warnings.warn(
             f"a worker that died is not replaced: {reason}; {len(self._workers)} go on", RuntimeWarning, stacklevel=5

@@ -7,7 +7,7 @@ import pickle
 from vecenv.ray_actor import HostedActor
 
 from .population_evaluation import Broadcast
-from .population_player import FINE, PopulationPlayer, failed_answer
+from .population_player import DONE, PopulationPlayer, failed_answer
 
 
 class PopulationActor(HostedActor):
@@ -32,7 +32,7 @@ class PopulationActor(HostedActor):
             self._player = PopulationPlayer(pickle.loads(setup), num_envs)
         except Exception as error:
             return failed_answer(error)
-        return FINE
+        return DONE
 
     def play(self, broadcast: Broadcast, pairs: list[int]) -> bytes:
         """Play some pairs.

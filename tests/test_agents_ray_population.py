@@ -177,13 +177,13 @@ def test_a_dead_actor_is_named_its_pairs_played_and_its_place_taken(inline: Any)
             alone = trained(es, 1)  # by the new one
         es.load_state_dict(state)
         assert trained(es, 1) == alone
-        newcomers = engine._newcomers
-        assert len(newcomers) == 1
-        for reference, newcomer in newcomers.items():
-            newcomers[reference] = dataclasses.replace(newcomer, deadline=0.0)
+        replacements = engine._replacements
+        assert len(replacements) == 1
+        for reference, replacement in replacements.items():
+            replacements[reference] = dataclasses.replace(replacement, deadline=0.0)
         with pytest.warns(RuntimeWarning, match=r"not replaced: there was no room for it within 120 s; 1 go on"):
             es.train_once()
-        assert not newcomers
+        assert not replacements
     finally:
         end(es)
 
@@ -210,7 +210,7 @@ def test_an_actor_that_only_dies_is_not_replaced_for_ever(shared: ES) -> None:
     engine = engine_of(shared)
     worker = dataclasses.replace(engine._workers[0], replacements=MOST_REPLACEMENTS)
     engine._replace(worker)
-    assert not engine._newcomers
+    assert not engine._replacements
 
 
 class FailingEnv(CountEnv):
