@@ -7,6 +7,7 @@ import functools
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.error import AlreadyPendingCallError
 from gymnasium.utils import EzPickle
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, make_vec
@@ -57,6 +58,22 @@ def test_partial_resets_keep_restored_observations(build):
         envs.set_state(states)
         observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
         np.testing.assert_array_equal(observations, [[0, 1, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize("backend", ["sync", "subproc", "compiled"])
+def test_states_are_not_taken_up_while_a_whole_batch_is_outstanding(backend):
+    """What was sent would be received as a step from a state in which it was never played."""
+    with make_vec("CartPole-v1", 2, backend) as envs:
+        envs.reset(seed=1)
+        states = envs.get_state()
+        expected = envs.step([0, 1])
+        envs.set_state(states)
+        envs.send([0, 1])
+        with pytest.raises(AlreadyPendingCallError):
+            envs.set_state(states)
+        assert_same(envs.recv(timeout=30)[:4], expected[:4])
+        envs.set_state(states)
+        assert_same(envs.step([0, 1])[:4], expected[:4])
 
 
 class ByArguments(CountEnv, EzPickle):

@@ -236,6 +236,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             states: one per env. Only from a trusted source: they are unpickled.
 
         Raises:
+            AlreadyPendingCallError: a step of the whole batch was sent and not received.
             ValueError: another number of states.
             EnvError: a state cannot be read.
         """

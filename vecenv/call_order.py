@@ -77,6 +77,8 @@ class CallOrder:
 
     def _check_states(self, states: Sequence[bytes]) -> None:
         self._check_open("set_state")
+        # Rows that were sent alone are dropped, as by a reset.
+        self._check_not_outstanding("set_state", range(self.num_envs) if self._whole_sent else ())
         if isinstance(states, bytes) or not isinstance(states, Sequence):
             raise TypeError(f"set_state: expected a sequence of {self.num_envs} states, got {type(states).__name__}")
         if len(states) != self.num_envs:
