@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import gymnasium as gym
@@ -269,6 +270,32 @@ def test_seeds_of_send_reset():
         for _ in range(2):
             observations, *_, infos = envs.recv(timeout=30)
             np.testing.assert_array_equal(observations, expected[infos["env_id"]])
+
+
+@pytest.mark.parametrize("start", ["reset", "send_reset"])
+def test_the_seed_of_the_constructor_is_what_restarts_derive_theirs_from(start):
+    """`send_reset` used it and forgot it: what followed a restart was another run every time."""
+    first = []
+    for begin in ("reset", start):
+        options = {"on_worker_failure": "restart"}
+        with make_vec("CartPole-v1", 2, "subproc", num_workers=1, seed=5, backend_options=options) as envs:
+            if begin == "reset":
+                envs.reset()
+            else:
+                envs.send_reset()
+                envs.recv(timeout=30)
+            os.kill(envs.worker_pids[0], signal.SIGKILL)
+            envs.processes[0].join(10)
+            assert envs.step([0, 0])[3].all()
+            first.append(envs.step([0, 0])[0])
+    np.testing.assert_array_equal(first[0], first[1])
+
+
+def test_a_send_reset_that_fails_does_not_use_up_the_seed_of_the_constructor():
+    with make_vec("CartPole-v1", 2, "subproc", seed=5) as envs, make_vec("CartPole-v1", 2, "sync") as reference:
+        with pytest.raises(TypeError, match="pickle"):
+            envs.send_reset(options={"lock": threading.Lock()})
+        np.testing.assert_array_equal(envs.reset()[0], reference.reset(seed=5)[0])
 
 
 @pytest.mark.parametrize("backend", ["sync", "subproc"])

@@ -64,14 +64,15 @@ class SendRecvVecEnv(VecEnv):
             options: as for `reset`; ``reset_mask`` selects envs that are not outstanding.
         """
         self._check_open("send_reset")
-        seeds = seeds_of(self._first_seed if seed is None else seed, self.num_envs)
+        seed = self._first_seed if seed is None else seed
+        seeds = seeds_of(seed, self.num_envs)
         selected, options = split_reset_mask(options, self.num_envs)
         rows = list(range(self.num_envs)) if selected is None else np.flatnonzero(selected).tolist()
         self._check_not_outstanding("send_reset", rows)
         self._check_idle("send_reset")
-        self._first_seed = None
-        self._note_seeds(seed, seeds, rows)
         self._send_row_resets(rows, seeds, options)
+        self._note_seeds(seed, seeds, rows)
+        self._first_seed = None
         self._outstanding.update(dict.fromkeys(rows))
         self._failed.difference_update(rows)
         self._done[rows] = False
