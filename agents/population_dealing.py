@@ -6,6 +6,7 @@ result with it that another could not play again, to the last bit.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -13,11 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from gymnasium.error import ClosedEnvironmentError
+
 from vecenv.errors import WorkerDied, WorkersUnavailable, describe_exit
 
 from .es_config import ESConfig
 from .learner import CollectionInterrupted
 from .population_evaluation import Broadcast, PairResult, unpack_results
+from .population_player import read_answer
 
 LOOK_SECONDS = 0.1
 """How often a wait looks whether a stop was asked for."""
@@ -122,6 +126,7 @@ class DealingEngine(ABC, Generic[Worker]):
         share = -(-config.played_pairs // num_workers)
         self._at_once = min(config.pairs_at_once or share, share)
         self._workers: list[Worker] = []
+        self._last_death: WorkerDied | None = None
         self._calls = 0
         self.bytes_received = 0
 
@@ -135,8 +140,9 @@ class DealingEngine(ABC, Generic[Worker]):
 
         Pairs of a worker that dies are played by the others, with a warning. With a ``report_share`` below 1, results
         are missing of pairs that were not through when that share was; their workers go on, and what they report is
-        then looked at no more.
+        then looked at no more, except for a warning where it is an error.
         """
+        self._require_workers()
         self._calls += 1
         deal = Deal(self._config, self._at_once)
         self._take_broadcast(broadcast)
@@ -145,20 +151,31 @@ class DealingEngine(ABC, Generic[Worker]):
                 if worker.work is None and (pairs := deal.next()) is not None:
                     worker.work = Work(self._calls, pairs)
                     self._play(worker, worker.work)
-            for worker, packed in self._answers(LOOK_SECONDS):
+            for worker, answer in self._answers(LOOK_SECONDS):
                 work, worker.work = worker.work, None
                 is_current = work is not None and work.call == self._calls  # otherwise given up, or cut off
-                if packed is None:
+                if answer is None:
                     if work is not None and is_current:
                         deal.give_back(work.pairs)
                     self._remove_dead(worker, work)
                     self._replace(worker)
                 elif is_current:
+                    packed = read_answer(answer)
                     self.bytes_received += len(packed)
                     deal.take(packed)
+                else:
+                    _drop(worker, answer)
             if stop_requested():
                 raise CollectionInterrupted
         return deal.results()
+
+    def _require_workers(self) -> None:
+        """Refuse to wait for answers that nobody can give."""
+        if self._workers:
+            return
+        if self._last_death is not None:
+            raise copy.copy(self._last_death)
+        raise ClosedEnvironmentError("`evaluate` was called after `close`")
 
     def _remove_dead(self, worker: Worker, work: Work | None) -> None:
         """Go on without a worker that has died.
@@ -169,6 +186,7 @@ class DealingEngine(ABC, Generic[Worker]):
         error = self._death(worker, [] if work is None else work.members, "evaluate")
         self._workers.remove(worker)
         if not self._workers:
+            self._last_death = copy.copy(error)  # without a traceback, which would keep this engine alive
             raise error
         left = len(self._workers)
         warnings.warn(
@@ -199,11 +217,7 @@ class DealingEngine(ABC, Generic[Worker]):
 
     @abstractmethod
     def _answers(self, seconds: float) -> Iterator[tuple[Worker, bytes | None]]:
-        """What workers have reported, after waiting for it so long at most; packed results, None: it has died.
-
-        Raises:
-            Exception: whatever an environment raised.
-        """
+        """What workers have answered, after waiting for it so long at most, for `read_answer`; None: it has died."""
 
     @abstractmethod
     def _death(self, worker: Worker, members: list[int], doing: str) -> WorkerDied:
@@ -212,3 +226,13 @@ class DealingEngine(ABC, Generic[Worker]):
     @abstractmethod
     def close(self) -> None:
         """End the workers, in bounded time; may be called again."""
+
+
+def _drop(worker: DealtWorker, answer: bytes) -> None:
+    """Look at no more of an answer than whether it tells of an error."""
+    try:
+        read_answer(answer)
+    except Exception as error:
+        warnings.warn(
+            f"{worker.name} failed in pairs that this run no longer waits for: {error}", RuntimeWarning, stacklevel=4
+        )

@@ -126,7 +126,7 @@ class ProcessEngine(DealingEngine[PopulationWorker]):
                 yield worker, None
                 continue
             for data in messages:
-                yield worker, read_answer(data)
+                yield worker, data
 
     def _death(self, worker: PopulationWorker, members: list[int], doing: str) -> WorkerDied:
         code = worker.end(time.monotonic() + 1.0)

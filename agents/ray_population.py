@@ -163,10 +163,14 @@ class RayEngine(DealingEngine[RayWorker]):
                 continue
             worker = busy[reference]
             worker.answer = None
-            answer = self._group.fetch(worker.index, reference, "evaluate")
+            try:
+                answer = self._group.fetch(worker.index, reference, "evaluate")
+            except Exception:
+                worker.work = None  # there is nothing more to come
+                raise
             if answer is not None:
                 worker.replacements = 0
-            yield worker, None if answer is None else read_answer(answer)
+            yield worker, answer
         self._give_up_late_replacements()
 
     def _death(self, worker: RayWorker, members: list[int], doing: str) -> WorkerDied:

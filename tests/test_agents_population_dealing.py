@@ -118,12 +118,12 @@ def test_a_share_needs_workers_that_can_be_late() -> None:
 
 
 class GateEnv(gym.Env[Any, Any]):
-    """One step. The first to make the file ``late`` waits in it until there is a file ``open``."""
+    """One step. The first to make the file ``late`` waits in it until there is a file ``open``, and raises if told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fails: bool = False) -> None:
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.folder = folder
+        self.folder, self.fails = folder, fails
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -138,13 +138,17 @@ class GateEnv(gym.Env[Any, Any]):
             deadline = time.monotonic() + 60.0
             while not (self.folder / "open").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
+            if self.fails:
+                raise OSError("too late to matter")
         return np.array([0.5, -0.5], np.float32), float(action[0]), True, False, {}
 
 
 @pytest.fixture
-def gated(tmp_path: Path) -> Iterator[ES]:
+def gated(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ES]:
+    """Two workers, of which one is late, and fails then if the parameter says so."""
     config = dataclasses.replace(CONFIG, engine="processes", workers=2, pairs_at_once=1, report_share=0.8)
-    envs = vecenv.make_vec(functools.partial(GateEnv, tmp_path), backend="sync", **env_settings(config))
+    env_fn = functools.partial(GateEnv, tmp_path, fails=getattr(request, "param", False))
+    envs = vecenv.make_vec(env_fn, backend="sync", **env_settings(config))
     es = ES(envs, config, seed=1)
     yield es
     es.close()
@@ -167,6 +171,26 @@ def test_a_late_worker_is_cut_off_and_what_it_says_later_is_not_looked_at(gated:
         pairs_used = gated.train_once().figures["pairs_used"]
         assert pairs_used in (5, 6)
         assert gated.engine.bytes_received == before + 36 * pairs_used
+
+
+@pytest.mark.parametrize("gated", [True], indirect=True)
+def test_the_error_of_a_worker_that_was_cut_off_does_not_end_the_run(gated: ES, tmp_path: Path) -> None:
+    assert isinstance(gated.engine, ProcessEngine)
+    gated.train_once()
+    gated.train_once()
+    late = [worker for worker in gated.engine._workers if worker.work is not None and worker.work.call == 1]
+    assert len(late) == 1
+    (tmp_path / "open").touch()
+    deadline = time.monotonic() + 20.0
+
+    def train_until_it_reports() -> None:
+        while late[0].work is not None and late[0].work.call == 1:
+            assert time.monotonic() < deadline
+            assert gated.train_once().figures["pairs_used"] in (5, 6)
+
+    with pytest.warns(RuntimeWarning, match=rf"{late[0].name} failed in .* no longer waits for: .*too late to matter"):
+        train_until_it_reports()
+    assert len(gated.engine.pids) == 2
 
 
 class HangingEnv(GateEnv):

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.error import ClosedEnvironmentError
 
 import vecenv
 from vecenv.agents.es import ES, env_settings
@@ -54,6 +55,12 @@ def trained(es: ES, generations: int = 2) -> bytes:
     for _ in range(generations):
         es.train_once()
     return es.parameters.detach().numpy().tobytes()
+
+
+def stop_after(seconds: float = 20.0) -> Callable[[], bool]:
+    """For calls that might not come back."""
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() > deadline
 
 
 def wait_until(condition: Any, seconds: float = 20.0) -> bool:
@@ -127,6 +134,9 @@ def test_without_any_worker_the_death_is_told(processes: ES) -> None:
         processes.train_once()
     assert caught.value.pid in pids
     assert processes.generation == 0
+    with pytest.raises(WorkerDied, match="no worker is left") as again:  # instead of a wait for nobody
+        processes.train_once(stop_after())
+    assert again.value.pid == caught.value.pid
 
 
 def test_a_stop_gives_the_generation_up_and_leaves_no_trace(processes: ES, inline_parameters: bytes) -> None:
@@ -145,6 +155,8 @@ def test_closing_ends_the_workers_and_may_be_repeated() -> None:
     es.close()
     es.envs.close()
     assert all(is_gone(pid) for pid in pids)
+    with pytest.raises(ClosedEnvironmentError, match="after `close`"):
+        es.train_once(stop_after())
 
 
 def test_workers_end_with_a_killed_process(tmp_path: Path) -> None:
@@ -185,6 +197,21 @@ class Failing(CountEnv):
         super().__init__(fails_at=3)
 
 
+class FailingOnce(CountEnv):
+    """The first to make the file raises; the others play."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(length=1)
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        try:
+            os.close(os.open(self.folder / "failed", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().step(action)
+        raise ValueError("not yet")
+
+
 class Unbuildable(gym.Env[Any, Any]):
     """Can be built in one process only."""
 
@@ -200,6 +227,19 @@ def test_an_environment_that_fails_is_told_with_its_own_error() -> None:
         with pytest.raises(ValueError, match="boom from env 0") as caught:
             es.train_once()
         assert isinstance(caught.value, vecenv.errors.EnvError)
+    finally:
+        end(es)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_an_error_of_an_environment_its_worker_plays_on(workers: int, tmp_path: Path) -> None:
+    config = ESConfig(num_pairs=2, hidden_size=8, engine="processes", workers=workers)
+    es = learner(config, functools.partial(FailingOnce, tmp_path))
+    try:
+        with pytest.raises(ValueError, match="not yet"):
+            es.train_once(stop_after())
+        assert es.train_once(stop_after()).figures["pairs_used"] == 2
+        assert all(worker.work is None for worker in engine_of(es)._workers)
     finally:
         end(es)
 
