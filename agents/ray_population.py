@@ -195,6 +195,7 @@ class RayEngine(DealingEngine[RayWorker]):
             host = self._group.introduced(worker.index, replacement.introduction, time.monotonic() + 1.0)
             answer = self._group.fetch(worker.index, built, "construction")
             if answer is None:
+                self._give_up(worker, "another in its place died too while it built its environments")
                 return
             read_answer(answer)
         except Exception as error:  # the others play on

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gymnasium.error import ClosedEnvironmentError
 
 import vecenv
 from vecenv.agents.es import ES, env_settings
@@ -29,7 +31,7 @@ from vecenv.toy_envs import CountEnv
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'vecenv[ray]'")
 
-from vecenv.agents.ray_population import MOST_REPLACEMENTS, RayEngine
+from vecenv.agents.ray_population import MOST_REPLACEMENTS, RayEngine, Replacement
 from vecenv.ray_backend import RayVecEnv
 from vecenv.ray_cluster import NotEnoughResources, RayConnection
 from vecenv.ray_group import WorkerRefused
@@ -75,6 +77,12 @@ def trained(es: ES, generations: int = 2) -> bytes:
     for _ in range(generations):
         es.train_once()
     return bits(es)
+
+
+def stop_after(seconds: float = 60.0) -> Callable[[], bool]:
+    """For calls that might not come back."""
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() > deadline
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -200,6 +208,8 @@ def test_without_any_actor_the_death_is_told_and_the_cluster_stays() -> None:
         assert caught.value.pid == pid
         assert caught.value.env_indices == (0, 1, 2, 3, 4, 5)
         assert es.generation == 0
+        with pytest.raises(WorkerDied, match=r"no worker is left"):  # instead of a wait for nobody
+            es.train_once(stop_after())
     finally:
         end(es)
     es.close()
@@ -211,6 +221,29 @@ def test_an_actor_that_only_dies_is_not_replaced_for_ever(shared: ES) -> None:
     worker = dataclasses.replace(engine._workers[0], replacements=MOST_REPLACEMENTS)
     engine._replace(worker)
     assert not engine._replacements
+
+
+def test_after_an_answer_that_could_not_be_fetched_its_actor_plays_on(
+    shared: ES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise MemoryError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_of(shared)._group, "fetch", refuse)
+        with pytest.raises(MemoryError, match="planted"):
+            shared.train_once(stop_after())
+    assert shared.train_once(stop_after()).figures["pairs_used"] == 3
+    assert all(worker.work is None for worker in engine_of(shared)._workers)
+
+
+def test_a_replacement_that_dies_while_it_is_built_is_told(shared: ES, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(shared)
+    group = SimpleNamespace(introduced=lambda *_: None, fetch=lambda *_: None, note_death=lambda *_: None)
+    monkeypatch.setattr(engine, "_group", group)
+    with pytest.warns(RuntimeWarning, match=r"not replaced: .* died .* built its environments; 2 go on"):
+        engine._add_replacement(Replacement(dataclasses.replace(engine._workers[0]), None, 0.0), None)
+    assert len(engine.pids) == 2
 
 
 class FailingEnv(CountEnv):
@@ -228,10 +261,14 @@ def test_an_environment_that_fails_is_told_with_its_own_error() -> None:
         with pytest.raises(ValueError, match="boom from env 0") as caught:
             es.train_once()
         assert isinstance(caught.value, vecenv.EnvError)
+        with pytest.raises(ValueError, match="boom from env 0"):  # its actor is asked again
+            es.train_once(stop_after())
         pids = engine_of(es).pids
     finally:
         end(es)
     assert len(pids) == 1
+    with pytest.raises(ClosedEnvironmentError, match="after `close`"):
+        es.train_once(stop_after())
     wait_until(lambda: all(is_gone(pid) for pid in pids))
 
 
