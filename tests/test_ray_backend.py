@@ -497,6 +497,36 @@ def test_a_cluster_of_our_own_ends_with_its_last_user(tmp_path, closes):
     assert finished.stderr.strip() == ""
 
 
+USER_CONNECTS_ANEW = """
+import os
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback only
+import ray
+from vecenv import make_vec
+
+def build():
+    return make_vec("CartPole-v1", 2, "ray", num_workers=1, backend_options={"num_cpus": 0.2})
+
+first = build()
+ray.shutdown()
+ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+second = build()
+second.reset(seed=0)
+first.close()
+assert ray.is_initialized()
+second.step([0, 0])
+second.close()
+assert ray.is_initialized()
+print("done")
+"""
+
+
+def test_a_connection_that_the_user_made_later_is_not_ended(tmp_path):
+    """Neither by a vector env of the cluster of before, whose actors are gone, nor by one that came after."""
+    finished = run_script(USER_CONNECTS_ANEW, tmp_path, RAY_USAGE_STATS_ENABLED="0")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == "done"
+
+
 def test_actors_end_with_the_vector_env_and_the_cluster_stays():
     import ray
 

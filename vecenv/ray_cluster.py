@@ -2,7 +2,8 @@
 
 Ray is connected once per process, so what is kept here belongs to the process. A cluster of our own listens on the
 loopback interface only, has no dashboard, reports nothing to anyone, and ends with its last user. A connection that was
-there before (the user's own ``ray.init``) is used as it is and never ended.
+there before (the user's own ``ray.init``) is used as it is and never ended; neither is one that the user made after
+having ended ours.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ _QUIET = {
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS_FRAME = 4
 _CONNECT_SECONDS = 5.0
-# Users of the connection that this module made, in the process of that id.
+# Users of the connection that this module made, in the process of that id; which one that was.
 _users: set[int] = set()
 _owner: int | None = None
+_ours: tuple[str, str] | None = None
 
 
 class RayUnreachable(WorkersUnavailable, ConnectionError):
@@ -70,20 +72,26 @@ class RayConnection:
         timeout: float = 60.0,
         num_cpus: int | None = None,
     ) -> None:
-        global _owner
+        global _owner, _ours
         if importlib.util.find_spec("ray") is None:
             raise MissingExtra("ray", "ray")
         self._held = False
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         if not _is_connected():
             _connect(address, object_store_memory, timeout, num_cpus or usable_cores())
-            _owner = os.getpid()
+            _owner, _ours = os.getpid(), _current()
             _users.clear()
         else:
             _check_same(address)
-        if _owner == os.getpid():
+        self._session = _current()
+        if _owner == os.getpid() and _ours == self._session:
             _users.add(id(self))
             self._held = True
+
+    @property
+    def stands(self) -> bool:
+        """Whether the process is still connected as it was: with another connection the actors of this one are gone."""
+        return _is_connected() and _current() == self._session
 
     def release(self) -> None:
         """Let go; the last user of a connection made here ends it. A second call does nothing."""
@@ -91,14 +99,15 @@ class RayConnection:
         if not self._held:
             return
         self._held = False
-        if _owner != os.getpid():  # a fork of the process that is connected
+        if _owner != os.getpid() or _ours != self._session:  # a fork of the process that is connected, or an old hold
             return
         _users.discard(id(self))
         if not _users:
             _owner = None
-            import ray
+            if self.stands:
+                import ray
 
-            ray.shutdown()
+                ray.shutdown()
 
     def check_demand(self, demand: dict[str, float], advice: str) -> None:
         """Refuse what the cluster will never have.
@@ -124,6 +133,14 @@ class RayConnection:
 def _is_connected() -> bool:
     ray: Any = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
+
+
+def _current() -> tuple[str, str]:
+    """Which connection this is: the cluster's session, which no other has, and the number of the job in it."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return str(context.get_session_name()), str(context.get_job_id())
 
 
 def _connect(address: str, object_store_memory: int | None, timeout: float, num_cpus: int) -> None:

@@ -245,11 +245,9 @@ class ActorGroup:
         if self._closed or not self.belongs_here:
             return []
         self._closed = True
-        import ray
-
         raised: list[str] = []
         try:
-            if ray.is_initialized() and self._actors:
+            if self._actors and self._connection.stands:
                 if timeout > 0 and self.hosts:
                     raised = self._close_envs(timeout)
                 for worker in range(len(self._actors)):
