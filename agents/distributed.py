@@ -9,8 +9,9 @@ import contextlib
 import functools
 import itertools
 import os
+import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -197,6 +198,7 @@ def connect(place: Place, device: str, timeout_seconds: float = TIMEOUT_SECONDS)
 
     Raises:
         RankLost: the other ranks did not come in time.
+        UnknownSetting: two ranks have the same GPU.
     """
     if place.world_size == 1:
         yield ALONE
@@ -223,9 +225,30 @@ def connect(place: Place, device: str, timeout_seconds: float = TIMEOUT_SECONDS)
             f"rank {place.rank} of {place.world_size} did not meet the others at {address} ({_reason(error)})"
         ) from error
     try:
-        yield World(place, timeout)
+        world = World(place, timeout)
+        if is_cuda:
+            refuse_shared_gpus(world.gather((platform.node(), str(torch.cuda.get_device_properties(device).uuid))))
+        yield world
     finally:
         distributed.destroy_process_group()
+
+
+def refuse_shared_gpus(gpus: Sequence[tuple[str, str]]) -> None:
+    """Refuse ranks that would share a GPU, which NCCL cannot do: each may have been shown the same single one.
+
+    Args:
+        gpus: machine and unique identifier of each rank's.
+
+    Raises:
+        UnknownSetting: two are the same; all ranks say so.
+    """
+    for rank, gpu in enumerate(gpus):
+        first = gpus.index(gpu)
+        if first < rank:
+            raise UnknownSetting(
+                f"ranks {first} and {rank} have the same GPU of {gpu[0]}: a launcher that sets CUDA_VISIBLE_DEVICES "
+                "must show each rank another one; start fewer ranks, or use --device cpu"
+            )
 
 
 def _reason(error: Exception) -> str:

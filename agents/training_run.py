@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -267,7 +268,9 @@ def choose_device(name: str, place: Place = ONLY_PLACE) -> str:
 
     Args:
         name: what was asked for.
-        place: of this process; where several learn together each takes a GPU of its own.
+        place: of this process; where several learn together each takes a GPU of its own: the one of its local rank, or
+            the only one that ``CUDA_VISIBLE_DEVICES`` shows to it, see
+            :func:`~vecenv.agents.distributed.refuse_shared_gpus`.
 
     Raises:
         UnknownSetting: for a device that torch does not know or does not have.
@@ -286,6 +289,8 @@ def choose_device(name: str, place: Place = ONLY_PLACE) -> str:
         raise UnknownSetting(f"device {name!r} was asked for, but torch finds no CUDA device here")
     if place.world_size == 1 or kind == "cpu":
         return name
+    if os.environ.get("CUDA_VISIBLE_DEVICES") and torch.cuda.device_count() == 1 and name in ("cuda", "cuda:0"):
+        return "cuda:0"
     if name != "cuda":
         raise UnknownSetting(f"device {name!r} would be that of every rank; with cuda each takes a GPU of its own")
     if place.local_rank >= torch.cuda.device_count():

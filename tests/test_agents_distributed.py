@@ -27,7 +27,7 @@ from vecenv.agents import ppo, training_run
 from vecenv.agents.checkpoint import load_checkpoint
 from vecenv.agents.collector import RolloutCollector
 from vecenv.agents.config import PPOConfig
-from vecenv.agents.distributed import ALONE, Place, RankLost, World, connect, find_place
+from vecenv.agents.distributed import ALONE, Place, RankLost, World, connect, find_place, refuse_shared_gpus
 from vecenv.errors import UnknownSetting
 
 SECONDS = 120
@@ -385,6 +385,7 @@ def test_refused_under_torchrun_before_ranks_meet(words, message, monkeypatch, c
 
 
 def test_every_rank_takes_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert training_run.choose_device("auto", Place(3, 4, 1)) == "cuda:1"
@@ -395,6 +396,25 @@ def test_every_rank_takes_a_gpu_of_its_own(monkeypatch):
         training_run.choose_device("auto", Place(2, 4, 2))
     with pytest.raises(UnknownSetting, match="cuda:0' would be that of every rank"):
         training_run.choose_device("cuda:0", Place(3, 4, 1))
+
+
+def test_a_rank_that_is_shown_one_gpu_takes_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UnknownSetting, match="local rank 1 has no GPU of its own: torch finds 1 here"):
+        training_run.choose_device("auto", Place(3, 4, 1))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # by a launcher that does so for each rank
+    for name in ("auto", "cuda", "cuda:0"):
+        assert training_run.choose_device(name, Place(3, 4, 1)) == "cuda:0"
+    with pytest.raises(UnknownSetting, match="cuda:1' would be that of every rank"):
+        training_run.choose_device("cuda:1", Place(3, 4, 1))
+
+
+def test_ranks_that_were_shown_the_same_gpu_are_refused():
+    refuse_shared_gpus([("one", "a"), ("one", "b"), ("two", "a")])
+    with pytest.raises(UnknownSetting, match=r"ranks 0 and 2 have the same GPU of one: .* CUDA_VISIBLE_DEVICES"):
+        refuse_shared_gpus([("one", "a"), ("one", "b"), ("one", "a")])
 
 
 def test_minibatches_smaller_than_the_number_of_ranks_are_refused():
