@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +24,7 @@ from vecenv.testing import CountEnv, assert_same, check_vec_env
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'vecenv[ray]'")
 
+from vecenv import ray_cluster
 from vecenv.ray_backend import RayVecEnv
 from vecenv.ray_cluster import NotEnoughResources, RayConnection
 from vecenv.ray_group import WorkerRefused
@@ -525,6 +527,21 @@ def test_a_connection_that_the_user_made_later_is_not_ended(tmp_path):
     finished = run_script(USER_CONNECTS_ANEW, tmp_path, RAY_USAGE_STATS_ENABLED="0")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip() == "done"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:43995", "localhost:43995", "192.0.2.2:43995", "as.joined:1", "auto"])
+def test_the_same_cluster_by_another_address(monkeypatch, address):
+    """Ray tells the address of this node where a loopback address was given."""
+    context = types.SimpleNamespace(gcs_address="192.0.2.2:43995")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "192.0.2.2")
+    monkeypatch.setattr("vecenv.ray_cluster._current", lambda: ("session", "1"))
+    monkeypatch.setattr("vecenv.ray_cluster._ours", ("session", "1"))
+    monkeypatch.setattr("vecenv.ray_cluster._joined", "as.joined:1")
+    ray_cluster._check_same(address)
+    for other in ("127.0.0.1:43996", "192.0.2.3:43995", "nowhere.invalid:43995", "nowhere"):
+        with pytest.raises(ValueError, match="connected to the Ray cluster"):
+            ray_cluster._check_same(other)
 
 
 def test_actors_end_with_the_vector_env_and_the_cluster_stays():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import ipaddress
 import logging
 import os
 import socket
@@ -36,10 +37,11 @@ _QUIET = {
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS_FRAME = 4
 _CONNECT_SECONDS = 5.0
-# Users of the connection that this module made, in the process of that id; which one that was.
+# Users of the connection that this module made, in the process of that id; which one that was, and by what address.
 _users: set[int] = set()
 _owner: int | None = None
 _ours: tuple[str, str] | None = None
+_joined = ""
 
 
 class RayUnreachable(WorkersUnavailable, ConnectionError):
@@ -72,14 +74,14 @@ class RayConnection:
         timeout: float = 60.0,
         num_cpus: int | None = None,
     ) -> None:
-        global _owner, _ours
+        global _owner, _ours, _joined
         if importlib.util.find_spec("ray") is None:
             raise MissingExtra("ray", "ray")
         self._held = False
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         if not _is_connected():
             _connect(address, object_store_memory, timeout, num_cpus or usable_cores())
-            _owner, _ours = os.getpid(), _current()
+            _owner, _ours, _joined = os.getpid(), _current(), address
             _users.clear()
         else:
             _check_same(address)
@@ -225,11 +227,28 @@ def _is_settings_frame(probe: socket.socket, deadline: float) -> bool:
 
 
 def _check_same(address: str) -> None:
-    """Refuse an address that the process is not connected to."""
+    """Refuse an address that the process is not connected to.
+
+    Ray tells the address of this node in place of a loopback address, so it is not the text that is compared.
+    """
     import ray
 
     connected = str(ray.get_runtime_context().gcs_address)
-    if address not in ("local", "auto", connected):
+    if address in ("local", "auto", connected) or (_current() == _ours and address == _joined):
+        return
+    here = ray.util.get_node_ip_address()
+    if _places(address, here).isdisjoint(_places(connected, here)):
         raise ValueError(
             f"address={address!r}: this process is connected to the Ray cluster {connected}; call ray.shutdown() first"
         )
+
+
+def _places(address: str, here: str) -> set[tuple[str, str]]:
+    """Numeric addresses and port that a 'host:port' stands for, this node's own `here` for loopback; {}: for none."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError):
+        return set()
+    numbers = [str(place[0]) for *_, place in found]
+    return {(here if ipaddress.ip_address(number).is_loopback else number, port) for number in numbers}
