@@ -177,6 +177,8 @@ class World:
         try:
             yield
         except RuntimeError as error:
+            if not _is_of_the_connection(error):
+                raise
             raise RankLost(
                 f"rank {self.rank} of {self.size} lost another rank, whose own error says why ({_reason(error)}); the "
                 "last checkpoint stays"
@@ -249,6 +251,15 @@ def refuse_shared_gpus(gpus: Sequence[tuple[str, str]]) -> None:
                 f"ranks {first} and {rank} have the same GPU of {gpu[0]}: a launcher that sets CUDA_VISIBLE_DEVICES "
                 "must show each rank another one; start fewer ranks, or use --device cpu"
             )
+
+
+def _is_of_the_connection(error: RuntimeError) -> bool:
+    """Whether an error of an exchange is about the others, unlike a lack of memory or tensors that do not fit.
+
+    Gloo's begin with a place in its sources in brackets, where a check of this rank's own says ``enforce fail``.
+    """
+    text = str(error)
+    return isinstance(error, distributed.DistError) or "NCCL" in text or re.match(r"\[(?!enforce)", text) is not None
 
 
 def _reason(error: Exception) -> str:

@@ -417,6 +417,36 @@ def test_ranks_that_were_shown_the_same_gpu_are_refused():
         refuse_shared_gpus([("one", "a"), ("one", "b"), ("one", "a")])
 
 
+LOST = [
+    RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"),
+    RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 6000ms"),
+    RuntimeError("NCCL communicator was aborted on rank 1."),
+    torch.distributed.DistNetworkError("Connection reset by peer"),
+    torch.distributed.DistStoreError("Socket Timeout"),
+]
+OWN = [
+    torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0"),
+    RuntimeError("[enforce fail at pair.cc:416] op.preamble.length <= op.nbytes. 28 vs 16"),
+    RuntimeError("Tensors must be contiguous"),
+]
+
+
+@pytest.mark.parametrize("error", [*LOST, *OWN], ids=str)
+def test_only_what_is_about_another_rank_is_told_as_one_that_is_lost(error, monkeypatch):
+    def fail(*arguments, **keywords):
+        raise error
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", fail)
+    with pytest.raises(RuntimeError) as caught:
+        World(Place(0, 2, 0)).all_reduce(torch.zeros(3))
+    if error in LOST:
+        assert isinstance(caught.value, RankLost)
+        assert "rank 0 of 2 lost another rank" in str(caught.value)
+    else:
+        assert caught.value is error
+
+
 def test_minibatches_smaller_than_the_number_of_ranks_are_refused():
     world = World(Place(0, 5, 0))  # which never gets to speak
     config = dataclasses.replace(SMALL, minibatch_size=4)
