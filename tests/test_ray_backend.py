@@ -446,7 +446,7 @@ def test_addresses_that_do_not_answer(tmp_path):
 import time
 from vecenv import make_vec
 from vecenv.ray_cluster import RayUnreachable
-for address in ("127.0.0.1:{silent.getsockname()[1]}", "127.0.0.1:{closed.getsockname()[1]}", None):
+for address in ("127.0.0.1:{silent.getsockname()[1]}", "127.0.0.1:{closed.getsockname()[1]}", None, "auto"):
     start = time.monotonic()
     try:
         make_vec("CartPole-v1", 2, "ray", backend_options={{"address": address, "start_timeout": 2}})

@@ -194,12 +194,14 @@ def _check_alive(address: str, timeout: float) -> None:
         RayUnreachable: nothing does.
         NotImplementedError: an address of Ray's client protocol.
     """
+    if address == "auto":  # Ray takes it from there, too
+        address = os.environ.get("RAY_ADDRESS") or address
     if "://" in address:
         raise NotImplementedError(
             f"address={address!r}: Ray's client protocol is not supported; run the script on a machine of the cluster "
             "and give 'host:port' or 'auto'"
         )
-    if address == "auto":
+    if address in ("auto", "local"):
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
