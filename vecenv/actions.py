@@ -174,6 +174,8 @@ def split_actions(space: Space[Any], batch: Any, wide: bool, rows: Any, count: i
         rows: index of the envs.
         count: number of them.
     """
+    if type(space) is spaces.Discrete and batch.dtype == space.dtype:  # at once, as this is part of every step
+        return list(batch[rows])
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         own = map_arrays(batch, lambda array: array[rows].copy())
         own = own if wide else _narrowed(space, own)

@@ -16,7 +16,7 @@ from vecenv.env_failures import SliceFailed, env_failure
 from vecenv.infos import own_copy
 from vecenv.spaces import copy_arrays, map_arrays, write_array, write_value
 from vecenv.statistics import begin_episodes, end_episodes
-from vecenv.step_record import StepRecord, numbers
+from vecenv.step_record import OwnColumns, StepRecord, numbers
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -45,6 +45,7 @@ class SliceStepper:
 
     def __init__(self, envs: dict[int, gym.Env[Any, Any]], autoreset_mode: AutoresetMode) -> None:
         self.envs: dict[int, gym.Env[Any, Any]] = {}
+        self._attached = False
         self._next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self._same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._pending: dict[int, bool] = {}
@@ -70,7 +71,8 @@ class SliceStepper:
             slots: length of the observation ring.
             infos: takes the infos.
         """
-        self.arrays = arrays
+        self.arrays, self._attached = arrays, True
+        self._note_rows()
         self._infos = infos
         self._slots: list[Any] = [None] * slots
         if observation_space is None:
@@ -106,6 +108,8 @@ class SliceStepper:
         self.rows = sorted(self.envs)
         self._separate_raw_rewards = any(game is not None for game in self._games.values())
         self.own = index_of(self.rows)
+        # Not where balancing has left gaps between the rows, nor before there are arrays.
+        self._own_columns = OwnColumns(self.arrays, self.own) if self._attached and type(self.own) is slice else None
 
     def take_over(self, seeds: Sequence[int | None], objects: dict[int, Any] | None) -> None:
         """Stand in for a worker that died: every row reports at its next step that its episode was cut off.
@@ -316,12 +320,16 @@ class SliceStepper:
             reward = record.rewards[place]
             error = ValueError(f"expected a single number as reward, got {reward!r}")
             record.failures.append(env_failure(rows[place], error))
-        arrays.rewards[own] = rewards
-        arrays.terminations[own] = False
-        arrays.truncations[own] = False
-        arrays.episode_ended[own] = False
-        arrays.returns[own] += numbers(record.raw_rewards)[0] if self._separate_raw_rewards else rewards
-        arrays.lengths[own] += 1
+        raw_rewards = numbers(record.raw_rewards)[0] if self._separate_raw_rewards else rewards
+        if record.whole and self._own_columns is not None:
+            self._own_columns.count(rewards, raw_rewards)
+        else:
+            arrays.rewards[own] = rewards
+            arrays.terminations[own] = False
+            arrays.truncations[own] = False
+            arrays.episode_ended[own] = False
+            arrays.returns[own] += raw_rewards
+            arrays.lengths[own] += 1
         for row in record.resets:
             arrays.lengths[row] -= 1
         for row, terminated, truncated in record.ends:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vecenv.batch import BatchArrays
 from vecenv.errors import EnvFailure
 
 
@@ -35,6 +36,36 @@ class StepRecord:
         self.resets: list[int] = []
         self.lost: list[int] = []
         self.failures: list[EnvFailure] = []
+
+
+class OwnColumns:
+    """The columns of a batch that every step of a slice writes, as views of the slice's rows: made once, used often.
+
+    Args:
+        arrays: of the whole batch.
+        own: the rows.
+    """
+
+    __slots__ = ("_flags", "_lengths", "_one_step", "_returns", "_rewards")
+
+    def __init__(self, arrays: BatchArrays, own: slice) -> None:
+        self._rewards = arrays.rewards[own]
+        self._flags = (arrays.terminations[own], arrays.truncations[own], arrays.episode_ended[own])
+        self._returns, self._lengths = arrays.returns[own], arrays.lengths[own]
+        self._one_step = np.ones_like(self._lengths)  # adding an array is twice as fast as adding a number
+
+    def count(self, rewards: npt.NDArray[np.float64], raw_rewards: npt.NDArray[np.float64]) -> None:
+        """Write a step in which nothing ended.
+
+        Args:
+            rewards: `[own rows]`.
+            raw_rewards: likewise, unclipped.
+        """
+        self._rewards[:] = rewards
+        for flags in self._flags:
+            flags[:] = False
+        np.add(self._returns, raw_rewards, self._returns)
+        np.add(self._lengths, self._one_step, self._lengths)
 
 
 def numbers(values: list[Any]) -> tuple[npt.NDArray[np.float64], list[int]]:

@@ -111,11 +111,11 @@ class SyncVecEnv(SendRecvVecEnv):
         self._run("reset", lambda: self._slice.reset(slot, rows, chosen, options), rows)
 
     def _send_step(self, slot: int, wide: bool) -> None:
-        actions = self._actions(wide)
+        self._infos.take()  # what an interrupted call may have left
         try:
-            self._run("step", lambda: self._slice.step(slot, actions))
-        except EnvError as error:  # `recv` raises it, and not `send`, as where envs are stepped elsewhere
-            self._failure = error
+            self._slice.step(slot, self._actions(wide))
+        except SliceFailed as failed:
+            self._failure = self._noted_failure("step", failed)  # `recv` raises it, and not `send`, as elsewhere
 
     def _actions(self, wide: bool) -> list[Any]:
         if not self._actions_fixed:
@@ -136,10 +136,16 @@ class SyncVecEnv(SendRecvVecEnv):
         try:
             return function()
         except SliceFailed as failed:
-            self._infos.take()
-            if doing in ("reset", "step"):
-                self._note_failures((failure.env_index for failure in failed.failures), resets)
-            raise env_error(failed.failures, doing) from failed.failures[0].exception
+            raise self._noted_failure(doing, failed, resets)  # noqa: B904 - its cause is the env's own exception
+
+    def _noted_failure(self, doing: str, failed: SliceFailed, resets: Iterable[int] = ()) -> EnvError:
+        """What to raise where envs failed, once it is noted which."""
+        self._infos.take()
+        if doing in ("reset", "step"):
+            self._note_failures((failure.env_index for failure in failed.failures), resets)
+        error = env_error(failed.failures, doing)
+        error.__cause__ = failed.failures[0].exception
+        return error
 
     def _send_rows(self, rows: list[int], wide: bool) -> None:
         actions = self._actions(wide)
