@@ -233,7 +233,7 @@ def _check_same(address: str) -> None:
 
     Ray tells the address of this node in place of a loopback address, so it is not the text that is compared.
     """
-    import ray
+    ray: Any = importlib.import_module("ray")
 
     connected = str(ray.get_runtime_context().gcs_address)
     if address in ("local", "auto", connected) or (_current() == _ours and address == _joined):
