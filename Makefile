@@ -33,7 +33,7 @@ help:
 	@echo "make bench     every figure measured (an hour or so); writes docs/benchmarks.md; see vecenv bench document --help"
 	@echo "make parity    the Atari presets beside the peers, bit for bit: 14 games, 840,000 agent steps; writes docs/parity.md"
 	@echo "make dist      a release of the last commit in dist/: wheel and sdist, checked, installed in a fresh venv and used"
-	@echo "make clean     remove what the commands above built (not $(VENV), not runs/)"
+	@echo "make clean     remove what the commands above built (not $(VENV), runs/, results/)"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

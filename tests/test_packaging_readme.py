@@ -46,7 +46,7 @@ def test_command_exists(line: str) -> None:
         assert words[1] in COMMANDS
         assert words[1] != "bench" or set(words[2:3]) <= set(BENCHMARKS)
     else:
-        assert line.startswith("pip install '.[")
+        assert line.startswith("pip install -c constraints.txt '.[")
 
 
 @pytest.mark.parametrize("line", sorted({line for line in COMMAND_LINES if line.startswith("vecenv bench ")}))
