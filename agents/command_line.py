@@ -53,9 +53,12 @@ def flag_value(argv: Sequence[str], flag: str) -> str | None:
 
 
 def _main_point(box: str) -> str:
-    """The sentence in tyro's framed message: what stands between its first and second ruler."""
+    """The sentence in tyro's framed message, without the frame, its title and where to find more.
+
+    The title is the first line and says again what the sentence says; the last paragraph points to ``--help``, as our
+    own message does. Frame and rulers are of hyphens and blanks where stderr is not for Unicode.
+    """
     lines = [line.strip(" \t│|╭╮╰╯─") for line in box.splitlines()]
-    rulers = [index for index, line in enumerate(lines) if not line.strip("-") and "-" in line]
-    if len(rulers) >= 2:
-        lines = lines[rulers[0] + 1 : rulers[1]]
-    return " ".join(" ".join(lines).split()).rstrip(".")
+    paragraphs = [line if line.strip("-") else ";" for line in lines]
+    text = " ".join(" ".join(paragraphs[1:] or paragraphs).split()).partition("For full helptext")[0].replace(" ;", ";")
+    return text.strip("; ").removeprefix("Error parsing settings: ").rstrip(".")

@@ -67,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parse_arguments(EvalArguments, ["--help"], "vecenv eval CHECKPOINT", DESCRIPTION)
         print("usage: vecenv eval CHECKPOINT [--help]")
         return 2
+    if words[0].startswith("-"):
+        raise UnknownSetting(f"CHECKPOINT is missing: it comes before {words[0]} (see vecenv eval --help)")
     path, words = Path(words[0]), words[1:]
     arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", DESCRIPTION)
     for name in ("episodes", "max_steps", "video_frames"):
@@ -135,7 +137,7 @@ def _report(run: RunConfig, played: PlayedEpisodes, arguments: EvalArguments) ->
         return EXIT_FAILED
     returns = np.array([episode.total_reward for episode in played.episodes])
     print(
-        f"{run.env}: mean return {returns.mean():.2f} over {len(returns)} episodes "
+        f"{run.env}: mean return {returns.mean():.2f} over {len(returns)} episode{'s' * (len(returns) > 1)} "
         f"(standard deviation {returns.std():.2f}, lowest {returns.min():g}, highest {returns.max():g})"
     )
     return 0

@@ -146,7 +146,10 @@ def _closing_line(summary: dict[str, Any], directory: RunDirectory) -> str:
     mean_return = summary["mean_return"]
     reached = "no finished episode" if mean_return is None else f"mean return {mean_return:.1f}"
     verdict = "solved" if summary["solved"] else f"stopped ({summary['stopped_by']})"
-    return (
+    line = (
         f"{verdict}: {reached} after {summary['env_steps']:,} env steps in {summary['seconds']:.1f} s "
-        f"({summary['steps_per_second']:,.0f} steps/s); play it: vecenv eval {directory.checkpoint}"
+        f"({summary['steps_per_second']:,.0f} steps/s)"
     )
+    if not summary["env_steps"]:
+        return f"{line}; nothing was learnt, {directory.checkpoint} holds what it began with"
+    return f"{line}; play it: vecenv eval {directory.checkpoint}"

@@ -122,6 +122,14 @@ def test_solving_stops_the_run(tmp_path, capsys):
     assert "solved: mean return" in output
 
 
+def test_a_run_without_a_step_is_not_offered_for_playing(tmp_path, capsys):
+    words = ("--env", "CartPole-v1", "--max-seconds", "1e-6", "--run-dir", tmp_path / "run")
+    code, output, _ = run(capsys, "train", "es", *words)
+    assert code == 0
+    assert "after 0 env steps" in output
+    assert "vecenv eval" not in output
+
+
 def test_default_folder_names_environment_algorithm_and_time(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
@@ -173,7 +181,6 @@ def test_eval_plays_whole_episodes(finished, capsys):
         (["train", "ppo", *SHORT, "--momentum", "0.9"], "--momentum"),
         (["train", "ppo", *SHORT, "--gamma", "high"], "--gamma"),
         (["train", "ppo", *SHORT, "--gamma", "1.5"], "gamma must lie between 0 and 1, got 1.5"),
-        (["train", "ppo", *SHORT, "--num-envs", "0"], "num_envs must be a whole number of at least 1, got 0"),
         (["train", "ppo", *SHORT, "--num-steps", "1"], "num_steps must be at least 2"),
         (["train", "ppo", *SHORT, "--num-envs", "2.5"], "--num-envs"),
         (["train", "ppo", *SHORT, "--backend", "warp"], "warp"),
@@ -182,6 +189,12 @@ def test_eval_plays_whole_episodes(finished, capsys):
         (["train", "ppo", *SHORT, "--network", "small-cnn"], "small-cnn needs uint8 images"),
         (["train", "ppo", "--env", "Blackjack-v1", "--backend", "sync"], "agents read Box observations only"),
         (["train", "ppo", "--resume", "nowhere.pt"], "there is no checkpoint at nowhere.pt"),
+        (["eval", "--video", "a.gif"], "CHECKPOINT is missing: it comes before --video"),
+        (["train", "ppo", *SHORT, "--momentum", "0.9"], "vecenv: Unrecognized options: --momentum, 0.9 (see"),
+        (
+            ["train", "ppo", *SHORT, "--num-envs", "0"],
+            "vecenv: num_envs must be a whole number of at least 1, got 0 (see",
+        ),
         (["eval", "nowhere.pt"], "there is no checkpoint at nowhere.pt"),
     ],
 )
@@ -191,6 +204,7 @@ def test_what_does_not_fit_is_one_line_and_exit_code_2(words, named, tmp_path, c
     assert code == 2
     assert named in errors
     assert len(errors.splitlines()) == 1
+    assert "full helptext" not in errors
     assert output == ""
     assert list(tmp_path.iterdir()) == []  # no folder for a run that never began
 
