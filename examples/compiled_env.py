@@ -1,8 +1,11 @@
-"""An environment of your own on the compiled back end: three functions on one row of a batch, and a registration."""
+"""An environment of your own on the compiled back end: three functions on one row of a batch, and a registration.
+
+python examples/compiled_env.py
+"""
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from typing import NamedTuple
 
@@ -49,7 +52,9 @@ walk = vecenv.CompiledEnv(
 vecenv.register_compiled_env("examples/Walk-v0", walk)
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    parser = argparse.ArgumentParser(description="An environment of your own on the compiled back end.")
+    parser.add_argument("--short", action="store_true", help="fewer steps")
+    steps = 200 if parser.parse_args().short else 10_000
     with vecenv.make_vec("examples/Walk-v0", 1024, "compiled", statistics=True, wind=0.2) as envs:
         observations, _ = envs.reset(seed=0)
         observations, *_ = envs.step((observations[:, 0] < 0).astype(np.int64))  # compiled here

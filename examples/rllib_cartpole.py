@@ -18,6 +18,7 @@ from vecenv.ray_rllib import make_env
 def main() -> None:
     """Train for some iterations and print the mean return of each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="one iteration")
     parser.add_argument("--iterations", type=int, default=15)
     parser.add_argument("--num-envs", type=int, default=8, help="environments per EnvRunner")
     parser.add_argument("--num-env-runners", type=int, default=0, help="0: the EnvRunner of the driver itself")
@@ -38,7 +39,7 @@ def main() -> None:
     )
     algorithm = config.build_algo()
     try:
-        for iteration in range(1, arguments.iterations + 1):
+        for iteration in range(1, (1 if arguments.short else arguments.iterations) + 1):
             result = algorithm.train()["env_runners"]
             print(f"iteration {iteration}: mean return {result['episode_return_mean']:.1f}", flush=True)
     finally:
