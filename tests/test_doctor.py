@@ -56,6 +56,13 @@ def test_back_ends_and_adapters_say_why_not(monkeypatch: pytest.MonkeyPatch) -> 
         if name in statuses:
             assert not statuses[name].available
             assert f"pip install 'vecenv[{extra}]'" in statuses[name].note
+    assert statuses["rllib"].note == "ray is not installed; run: pip install 'vecenv[rllib]'"
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "lz4" else True)
+    assert doctor.adapter_statuses()[-1].note == "lz4 is not installed; run: pip install 'vecenv[rllib]'"
+    monkeypatch.setattr(doctor, "find_spec", lambda name: True)
+    assert doctor.adapter_statuses()[-1] == doctor.BackendStatus(
+        "rllib", True, "envs for its EnvRunners: vecenv.ray_rllib.make_env"
+    )
     monkeypatch.setattr(sys, "platform", "win32")
     statuses = {status.name: status for status in doctor.backend_statuses()}
     assert not statuses["subproc"].available

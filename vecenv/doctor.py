@@ -47,6 +47,7 @@ OPTIONAL_PACKAGES = {  # by import name
     "tyro": OptionalPackage("tyro", "agents"),
     "matplotlib": OptionalPackage("matplotlib", "agents"),
     "imageio": OptionalPackage("imageio", "agents"),
+    "pygame": OptionalPackage("pygame", "agents"),
     "cv2": OptionalPackage("opencv-python-headless", "opencv"),
     "psutil": OptionalPackage("psutil", "bench"),
     "envpool": OptionalPackage("envpool", "envpool"),
@@ -68,6 +69,8 @@ _ADAPTERS = {
     "stable-baselines3": ("vecenv.sb3", "stable_baselines3", "vector envs for its trainers"),
     "tianshou": ("vecenv.tianshou", "tianshou", "vector envs for its trainers"),
 }
+#: What RLlib needs beside Ray and is looked for, by import name, and the distribution.
+_RLLIB_PACKAGES = {"torch": "torch", "tree": "dm-tree", "lz4": "lz4", "ormsgpack": "ormsgpack", "pyarrow": "pyarrow"}
 _SYSTEMS = {
     "linux": "tested: all back ends",
     "darwin": "worker processes take a portable path that has not been tried on a Mac; report what fails",
@@ -147,11 +150,20 @@ def backend_statuses() -> list[BackendStatus]:
 
 def adapter_statuses() -> list[BackendStatus]:
     """Trainers and libraries that vector envs can be handed to, and whether each can be used here."""
-    return [
+    statuses = [
         _status(name, package, text)
         for name, (module, package, text) in _ADAPTERS.items()
         if find_spec(module) is not None
     ]
+    return [*statuses, _rllib_status()]
+
+
+def _rllib_status() -> BackendStatus:
+    """RLlib is a part of Ray, and there as soon as the packages are that Ray alone does without."""
+    for package, distribution in {"ray": "ray", **_RLLIB_PACKAGES}.items():
+        if find_spec(package) is None:
+            return BackendStatus("rllib", False, str(MissingExtra(distribution, "rllib")))
+    return BackendStatus("rllib", True, "envs for its EnvRunners: vecenv.ray_rllib.make_env")
 
 
 def _status(name: str, package: str, text: str) -> BackendStatus:
