@@ -13,7 +13,7 @@ from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra
 from vecenv.registration import find_game
 
-from .arguments import add_output, add_timing, make_parser, positive_int
+from .arguments import add_output, add_quick, add_timing, make_parser, positive_int
 from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate, measure_rate
 
@@ -146,7 +146,7 @@ def print_adapters(title: str, rates: Sequence[Rates]) -> None:
         ]
         for row in rates
     ]
-    print_table(title, ["what", _UNIT, "lowest - highest", "s per 100k steps", "the first is"], rows)
+    print_table(title, ["what", _UNIT, "lowest - highest", "s per 100k steps", "first row / this"], rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,6 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "steps of each environment that one call collects (default 64)"
     parser.add_argument("--rollout-steps", type=positive_int, metavar="N", default=64, help=text)
     add_timing(parser, rounds=5, seconds=3.0)
+    add_quick(parser, rounds=3, seconds=0.3)
     add_output(parser, "adapters")
     arguments = parser.parse_args(argv)
     check_output(arguments, "adapters")

@@ -80,6 +80,20 @@ def add_timing(parser: argparse.ArgumentParser, *, rounds: int, seconds: float |
         parser.add_argument("--seconds", type=positive_number, default=seconds, metavar="S", help=text)
 
 
+def add_quick(parser: argparse.ArgumentParser, *, rounds: int, seconds: float) -> None:
+    """Add ``--quick``, which stands for ``--rounds`` and ``--seconds`` with these values."""
+    text = f"rough: the same as --rounds {rounds} --seconds {seconds:g}"
+    parser.add_argument("--quick", action=_Quick, nargs=0, const=(rounds, seconds), help=text)
+
+
+class _Quick(argparse.Action):
+    """Sets the timing that it holds."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, *_: object) -> None:
+        """Called where the option is met; what comes behind it on the command line still counts."""
+        namespace.rounds, namespace.seconds = self.const
+
+
 def add_output(parser: argparse.ArgumentParser, name: str, *, plot: str = "") -> None:
     """Add ``--json`` and ``--compare``, and ``--plot`` where there is something to draw.
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 from vecenv.cores import usable_cores
-from vecenv.doctor import backend_statuses, describe_machine, package_versions
+from vecenv.doctor import OPTIONAL_PACKAGES, backend_statuses, describe_machine, package_versions
+from vecenv.errors import MissingExtra
 
 from .arguments import add_timing, make_parser
 from .contestants import Settings
@@ -21,7 +24,8 @@ from .timing import Rates
 GOAL = 475.0
 EXIT_INTERRUPTED = 130  # how training says that Ctrl-C ended it
 SHOWN_PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "ale-py", "opencv-python-headless", "torch")
-
+#: What the parts import, by import name.
+NEEDED = ("ale_py", "cv2", "matplotlib", "rich", "tensorboard", "torch", "tyro")
 
 Result = TypeVar("Result")
 
@@ -38,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 if every part did what it shows, else 1.
+
+    Raises:
+        MissingExtra: something that a part needs is not installed.
     """
     parser = make_parser("vecenv demo", __doc__)
     add_timing(parser, rounds=3, seconds=2.0)
@@ -47,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, metavar="N", default=1, help="seed of the training run (default 1)")
     arguments = parser.parse_args(argv)
     run_dir = arguments.run_dir or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise MissingExtra(OPTIONAL_PACKAGES[name].distribution, "demo")
     start = time.perf_counter()
     try:
         _heading(1, "this machine")
@@ -62,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         "Next: `make test` runs the tests; `make pong` trains PPO on Pong from pixels; `vecenv --help` lists the rest."
     )
+    programs = Path(sys.executable).parent
+    if shutil.which("vecenv") is None and (programs / "activate").is_file():
+        print(f"The command vecenv is in {programs}: type `. {programs / 'activate'}` first.")
     return 0
 
 

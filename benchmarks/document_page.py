@@ -18,7 +18,7 @@ _INTRODUCTION = """# Figures
 
 Written by `{program}` from what the commands below wrote, not by hand. What is compared with each other took turns in
 one run, so ratios hold where the machine was busy for a while and rates do not. Medians, with the slowest and the
-fastest round; "the first is" is the median over the rounds of the ratio within a round.
+fastest round; "first row / this" is the median over the rounds of the ratio within a round.
 """
 _QUICK = "**Rough:** measured with `--quick`, a few short rounds of everything. These are no figures to quote.\n"
 _TARGETS = """## Targets

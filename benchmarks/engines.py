@@ -25,7 +25,7 @@ from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
 
-from .arguments import add_output, add_timing, check_known, make_parser, positive_int, positive_ints, words
+from .arguments import add_output, add_quick, add_timing, check_known, make_parser, positive_int, positive_ints, words
 from .compare import Samples
 from .contestants import BACKENDS, Contender, Settings, VectorContestant, draw_actions
 from .peers import PEERS
@@ -231,5 +231,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num-workers", metavar="N", type=positive_int, default=usable_cores(), help=text)
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="seed of environments and actions (default 0)")
     add_timing(parser, rounds=40, seconds=0.3)
+    add_quick(parser, rounds=5, seconds=0.1)
     add_output(parser, "engines")
     return parser

@@ -147,6 +147,7 @@ class Ladder:
         mark: what counts as solved, in words.
         tables: at least one. A rung that stands in two of them under the same name is trained once.
         notes: lines below the tables: what was shortened, and why.
+        solve_notes: more of them for trainings to the mark, whose tables have columns of their own.
         solve_minutes: limit of one training unless told otherwise.
     """
 
@@ -156,6 +157,7 @@ class Ladder:
     mark: str
     tables: tuple[LadderTable, ...]
     notes: tuple[str, ...] = ()
+    solve_notes: tuple[str, ...] = ()
     solve_minutes: float = 60.0
 
 

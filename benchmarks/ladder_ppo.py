@@ -176,12 +176,14 @@ def make_ladder() -> Ladder:
             "busy share: part of the wall-clock in which the network decides or learns, timed around the calls "
             "themselves; learning alone: part of the wall-clock in which it learns; process on CPU: processor time of "
             "the learner's process over wall-clock, environments in it included.",
-            "roughness (of trainings to the mark): standard deviation of the differences of successive mean returns, "
-            f"one per {ROWS:,} env steps, over the range of these means.",
             "CartPole steps in less time than waking a worker takes (vecenv bench workers): the default steps such "
             "environments in the learner's process, and workers pay only where a step costs more.",
             f"the default has {default_config().settings.num_envs} envs, whose storage is the rollout itself.",
             f"{DOCUMENT}: a written account of PPO over worker processes; its figures are of its own hardware.",
+        ),
+        solve_notes=(
+            "roughness: standard deviation of the differences of successive mean returns, "
+            f"one per {ROWS:,} env steps, over the range of these means.",
         ),
         solve_minutes=10.0,
     )

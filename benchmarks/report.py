@@ -36,7 +36,7 @@ def print_rates(title: str, rates: Sequence[Rates], *, frames_per_step: int, uni
 def rate_table(rates: Sequence[Rates], *, frames_per_step: int, unit: str) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table that `print_rates` prints; see there."""
     header = ["what", unit, "lowest - highest"]
-    header += ["frames/s"] * (frames_per_step > 1) + ["the first is"]
+    header += ["frames/s"] * (frames_per_step > 1) + ["first row / this"]
     rows = []
     for row in rates:
         cells = [row.name, f"{row.median:,.0f}", f"{row.lowest:,.0f} - {row.highest:,.0f}"]
@@ -102,8 +102,10 @@ def check_output(arguments: argparse.Namespace, name: str) -> None:
 
     Raises:
         UnknownSetting: what is to be compared with cannot be read.
-        MissingExtra: a picture was asked for, and nothing can draw it.
+        MissingExtra: nothing can print the table, or a picture was asked for and nothing can draw it.
     """
+    if find_spec("rich") is None:
+        raise MissingExtra("rich", "bench")
     if arguments.compare is not None:
         read_result(arguments.compare, name)
     if getattr(arguments, "plot", None) is not None and find_spec("matplotlib") is None:

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = measure_table(table, rounds=rounds, seconds=seconds)
             measured.append((ladder, result))
             show_rates(ladder, result, rounds, seconds)
-        _show_notes(ladder)
+        _show_notes(ladder.notes)
     if arguments.plot is not None:
         from .speedups_plot import plot_speedups
 
@@ -139,7 +139,7 @@ def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
         print(f"{ladder.title}: {ladder.mark}; at most {limit / 60:g} minutes a training, kept in {path}")
         solutions = solve_ladder(ladder, seeds=seeds, limit_seconds=limit, path=path)
         show_solutions(ladder, solutions)
-        _show_notes(ladder)
+        _show_notes([*ladder.notes, *ladder.solve_notes])
         every += solutions
     if not every:
         raise UnknownSetting("none of these rungs can be trained to a mark here")
@@ -153,8 +153,8 @@ def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
     )
 
 
-def _show_notes(ladder: Ladder) -> None:
-    for note in ladder.notes:
+def _show_notes(notes: Sequence[str]) -> None:
+    for note in notes:
         print(f"  {note}")
 
 

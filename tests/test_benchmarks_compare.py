@@ -12,6 +12,7 @@ import pytest
 from vecenv.benchmarks import arguments as words_of
 from vecenv.benchmarks.compare import Samples, compare_results, compare_samples, mann_whitney, read_result
 from vecenv.benchmarks.report import EXIT_SLOWER, check_output, commit, publish
+from vecenv.cli import main
 from vecenv.errors import MissingExtra, UnknownSetting
 
 
@@ -162,8 +163,27 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_measured(
     assert not (tmp_path / "new.json").exists()
 
 
+def test_table_without_rich_is_refused_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vecenv.benchmarks.report.find_spec", lambda name: None if name == "rich" else True)
+    for words in (["bench", "throughput", "CartPole-v1"], ["tune", "CartPole-v1"], ["bench", "adapters"]):
+        assert main(words) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("", "vecenv: rich is not installed; run: pip install 'vecenv[bench]'\n")
+
+
+def test_quick_stands_for_rounds_and_seconds() -> None:
+    parser = argparse.ArgumentParser()
+    words_of.add_timing(parser, rounds=40, seconds=3.0)
+    words_of.add_quick(parser, rounds=5, seconds=0.1)
+    for words, timing in (([], (40, 3.0)), (["--quick"], (5, 0.1)), (["--quick", "--rounds", "7"], (7, 0.1))):
+        arguments = parser.parse_args(words)
+        assert (arguments.rounds, arguments.seconds) == timing
+
+
 def test_picture_without_matplotlib_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vecenv.benchmarks.report.find_spec", lambda name: None)
+    monkeypatch.setattr("vecenv.benchmarks.report.find_spec", lambda name: None if name == "matplotlib" else True)
     parser = argparse.ArgumentParser()
     words_of.add_output(parser, "fake", plot="bars")
     with pytest.raises(MissingExtra, match="matplotlib"):

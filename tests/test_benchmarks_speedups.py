@@ -76,7 +76,8 @@ def fake(closed: list[float], trained: list[tuple[str, int]], monkeypatch: pytes
         dataclasses.replace(rung("learning", 25.0), build=None),
     )
     tables = (LadderTable("all", "all rungs", rungs, cumulative=True),)
-    made = Ladder("fake", "Fake", "steps/s", "18 points", tables, notes=("busy share: of the time",))
+    notes = {"notes": ("busy share: of the time",), "solve_notes": ("roughness: of the curve",)}
+    made = Ladder("fake", "Fake", "steps/s", "18 points", tables, **notes)
     monkeypatch.setattr(ladder, "LADDERS", {"fake": "nowhere"})
     monkeypatch.setattr(speedups, "LADDERS", {"fake": "nowhere"})
     monkeypatch.setattr(speedups, "find_ladder", lambda key: made)
@@ -108,6 +109,8 @@ def test_rates_ratios_and_their_figures(
     shown = capsys.readouterr().out
     for text in ("theirs, on their hardware", "document 1: 227, 52 min", "not applicable: no CUDA", "bytes per pair"):
         assert text in shown
+    assert "busy share: of the time" in shown
+    assert "roughness" not in shown  # a column of trainings to the mark alone
 
 
 def test_a_rung_that_cannot_be_built_closes_the_others(fake: Ladder, closed: list[float]) -> None:
@@ -167,6 +170,7 @@ def test_trainings_go_on_where_they_were_cut_short(
     assert "fake learning to the mark" not in document["samples"]  # type: ignore[operator]
     shown = capsys.readouterr().out
     assert "2 of 2" in shown
+    assert "roughness: of the curve" in shown
     assert "not reached" in shown  # `learning` would need four minutes
     run(tmp_path, *words, "--seeds", "2")
     assert len(trained) == 8  # nothing is trained twice

@@ -54,13 +54,20 @@ def test_all_parts(
     measured: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_leaving(monkeypatch, tmp_path / "run", SUMMARY, curve=True)
+    programs = tmp_path / "bin"  # of a virtual environment that is not active
+    programs.mkdir()
+    (programs / "activate").touch()
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    monkeypatch.setenv("PATH", "")
     assert demo.main(["--run-dir", str(tmp_path / "run")]) == 0
     text = capsys.readouterr().out
     assert measured == ["subproc", "gymnasium-async"]
     assert "4.0 times as fast" in text
     assert "80% of what the emulator alone" in text
     assert str(tmp_path / "run" / "curve.png") in text
-    assert text.strip().splitlines()[-1].startswith("Next: `make test`")
+    closing = text.strip().splitlines()[-2:]
+    assert closing[0].startswith("Next: `make test`")
+    assert closing[1] == f"The command vecenv is in {programs}: type `. {programs / 'activate'}` first."
 
 
 @pytest.mark.parametrize(
@@ -98,6 +105,16 @@ def test_interrupted_training_ends_the_demo(
     captured = capsys.readouterr()
     assert captured.err == "vecenv: interrupted\n"
     assert "Next:" not in captured.out
+
+
+def test_missing_package_is_noticed_before_anything_runs(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "cv2" else True)
+    assert cli.main(["demo"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == "vecenv: opencv-python-headless is not installed; run: pip install 'vecenv[demo]'\n"
+    assert (printed.out, measured) == ("", [])
 
 
 def test_failing_comparison_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
