@@ -95,6 +95,20 @@ def test_an_env_of_ones_own():
         vecenv.make_vec("own/Other-v0", 2, "compiled")
 
 
+def test_an_env_that_was_never_registered_is_played_too():
+    class NumbersOfItsOwn(NamedTuple):
+        size: float = 1.0
+
+    def other_start(state, row, generators, bounds, parameters):
+        state[0, row] = 0.0
+
+    envs = vecenv.CompiledVecEnv(own_env(parameters=NumbersOfItsOwn()), 2)
+    envs.reset(seed=0)
+    assert envs.step(np.array([1, 0]))[0].shape == (2, 1)
+    with pytest.raises(ValueError, match=r"CompiledVecEnv: NumbersOfItsOwn.*NamedTuple class of its own"):
+        vecenv.CompiledVecEnv(own_env(parameters=NumbersOfItsOwn(), start=other_start), 2)
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_ended_episodes_are_advanced_only_where_that_is_allowed(allowed):
     env = own_env(bounds=(49.0,), advances_ended=allowed)

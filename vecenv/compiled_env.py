@@ -172,14 +172,27 @@ def register_compiled_env(env_id: str, env: CompiledEnv) -> None:
     """
     if not isinstance(env, CompiledEnv):
         raise TypeError(f"register_compiled_env({env_id!r}): expected a CompiledEnv, got {env!r}")
+    note_functions(env, f"register_compiled_env({env_id!r})")
+    _ENVS[env_id] = env
+
+
+def note_functions(env: CompiledEnv, asked: str) -> None:
+    """Make the functions of an env, registered or not, findable for the compiler.
+
+    Args:
+        env: the env.
+        asked: the call that asks for it, for the message.
+
+    Raises:
+        ValueError: the class of the parameters belongs to an env with other functions.
+    """
     size = env.observation_space.shape[0]
     functions = Functions(env.start, env.advance, env.observe, size, env.is_usual, env.advance_usual)
     if _FUNCTIONS.setdefault(type(env.parameters), functions) != functions:
         raise ValueError(
-            f"register_compiled_env({env_id!r}): {type(env.parameters).__name__} holds the parameters of an env with "
-            "other functions; give this env a NamedTuple class of its own"
+            f"{asked}: {type(env.parameters).__name__} holds the parameters of an env with other functions; give this "
+            "env a NamedTuple class of its own"
         )
-    _ENVS[env_id] = env
 
 
 def functions_of(parameters_class: type) -> Functions:

@@ -21,7 +21,7 @@ from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.compiled_attributes import CompiledAttributes
 from vecenv.compiled_batch import DISABLED, NEXT_STEP, SAME_STEP, STARTED, Batch, Results, Rules
-from vecenv.compiled_env import CompiledEnv
+from vecenv.compiled_env import CompiledEnv, note_functions
 from vecenv.compiled_kernels import kernels_of, machine_code
 from vecenv.infos import Infos
 from vecenv.pcg64 import GENERATOR_SIZE, row_of_seed, seed_words
@@ -65,6 +65,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
             )
         self._env = env
         parameters_class: Any = type(env.parameters)
+        note_functions(env, "CompiledVecEnv")
         self._kernels = kernels_of(parameters_class)
         spaces_of_envs = (env.observation_space,) * num_envs
         self._step_code: Callable[..., int] | None = None
