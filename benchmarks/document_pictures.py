@@ -9,6 +9,7 @@ from typing import Any
 from .document_tables import Document, adapter_groups, compiled_groups, rung_groups, throughput_groups
 from .learning_plot import plot_learning
 from .limits import IN_TURNS, PIPELINE, VECENV
+from .picture import save_picture
 from .timing import Rates
 from .wrappers import plot_prices
 
@@ -59,7 +60,7 @@ def draw_bars(path: Path, groups: Mapping[str, Sequence[Rates]], unit: str, thei
         axes.set_xscale("log" if is_wide else "linear")
         axes.set_xlabel(f"{unit} (logarithmic)" if is_wide else unit)
         axes.tick_params(axis="y", labelsize="small")
-    _save(figure, path)
+    save_picture(figure, path)
 
 
 def _draw_limits(document: Document, path: Path) -> None:
@@ -77,15 +78,7 @@ def _draw_limits(document: Document, path: Path) -> None:
     axes.set_xticks(range(len(games)), games, rotation=30, ha="right", fontsize="small")
     axes.set_ylabel("share of the emulator limit")
     axes.legend(fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Write an SVG that is the same for the same figures: without a date, with fixed names inside."""
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": "vecenv"}):
-        figure.savefig(path, metadata={"Date": None})
+    save_picture(figure, path)
 
 
 def _not_ours(document: Document) -> list[str]:

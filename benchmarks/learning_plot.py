@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .learning_curves import BAND, band_of, grouped
+from .picture import save_picture
 
 _PANELS = (("seconds", "seconds of wall clock", 1.0), ("env_steps", "thousand env steps", 1000.0))
 
@@ -20,7 +21,6 @@ def plot_learning(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         path: the file; its suffix chooses the format.
         rows: trainings as a result of the benchmark holds them.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
     groups = grouped(rows)
@@ -45,9 +45,7 @@ def plot_learning(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     figure.suptitle(
         f"median over seeds, band: {BAND[0]}th to {BAND[1]}th percentile over seeds; dashed: the mark", fontsize="small"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "vecenv"}):
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save_picture(figure, path)
 
 
 def _draw(

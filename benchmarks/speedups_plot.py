@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .ladder import Ladder, Rung
+from .picture import save_picture
 
 if TYPE_CHECKING:
     from .speedups import MeasuredTable
@@ -48,8 +49,7 @@ def plot_speedups(path: Path, measured: Sequence[tuple[Ladder, MeasuredTable]]) 
     panels = figure.subplots(len(measured), squeeze=False, height_ratios=heights)
     for axes, (ladder, table) in zip(panels[:, 0], measured, strict=True):
         _draw_table(axes, ladder, table)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save_picture(figure, path)
 
 
 def _draw_table(axes: Any, ladder: Ladder, table: MeasuredTable) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .picture import save_picture
 from .timing import Rates
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def plot_rates(path: Path, env_id: str, measured: Measured) -> None:
     axes.set_title(f"{env_id}: medians, with the slowest and the fastest round")
     if limits or len(measured) > 1:
         axes.legend(fontsize="small", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save_picture(figure, path)
     pyplot.close(figure)
 
 

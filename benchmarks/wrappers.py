@@ -15,6 +15,7 @@ from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 
 from .arguments import add_output, add_timing, check_known, make_parser, words
+from .picture import save_picture
 from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate
 from .wrapper_stages import (
@@ -222,8 +223,7 @@ def plot_prices(path: Path, env_id: str, prices: dict[str, dict[str, float]]) ->
     axes.set_xlabel("microseconds per agent step (4 frames)")
     axes.set_title(env_id)
     axes.legend(ncols=len(COLUMNS), loc="upper center", bbox_to_anchor=(0.5, -0.35), fontsize="small", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save_picture(figure, path)
     pyplot.close(figure)
 
 
