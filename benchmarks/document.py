@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
+from vecenv.writable import check_writable
 
 from .arguments import check_known, make_parser, words
 from .document_entries import ENTRIES, find_entries
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = names if arguments.entries == ["all"] else arguments.entries or []
     check_known(chosen, names, "entry")
     _check(arguments, page)
+    if arguments.run:
+        check_writable(folder / "result.json", "--folder")
     failed = False
     if arguments.run:
         print(describe_machine())
@@ -76,5 +79,6 @@ def _check(arguments: argparse.Namespace, page: Path) -> None:
         raise UnknownSetting("--entries says what to measure: it goes together with --run only")
     if page.suffix != ".md":
         raise UnknownSetting(f"--output: the page is Markdown and must end in .md, got {page}")
+    check_writable(page, "--output")
     if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "agents")

@@ -18,6 +18,7 @@ from typing import Any
 from vecenv.agents.algorithms import ALGORITHMS
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
+from vecenv.writable import check_writable
 
 from .arguments import add_output, check_known, make_parser, positive_int, positive_number, words
 from .compare import Samples
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     own_words, train_words = _parted(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(own_words)
     check_output(arguments, "learning")
+    path: Path = arguments.csv or arguments.run_dir / "learning.csv"
+    check_writable(path, "--csv" if arguments.csv else "--run-dir")
     runs = plan(arguments, train_words)
     print(describe_machine())
     failures = train_all(runs, fresh=arguments.fresh)
@@ -75,7 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not outcomes:
         return 1
     rows = [as_row(outcome) for outcome in outcomes]
-    path = arguments.csv or arguments.run_dir / "learning.csv"
     write_points(path, outcomes)
     failed = [failure.as_row() for failure in failures]
     print_table("medians over the seeds, and their range", HEADER, table_rows(rows, failed))

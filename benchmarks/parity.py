@@ -17,6 +17,7 @@ from vecenv.doctor import package_versions
 from vecenv.errors import UnknownSetting
 from vecenv.preprocess.config import AtariConfig, find_preset
 from vecenv.registration import ROMS
+from vecenv.writable import check_writable
 
 from .arguments import check_known, make_parser, positive_int, words
 from .parity_peers import PEER_NAMES, PEERS, Step, ours
@@ -134,12 +135,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 where everything was equal, else 1.
 
     Raises:
-        UnknownSetting: an unknown peer or game, or nothing to compare.
+        UnknownSetting: an unknown peer or game, nothing to compare, or a page that cannot be written.
     """
     arguments = _parser().parse_args(argv)
     peers, games = arguments.peers, arguments.games
     check_known(peers, tuple(PEERS), "peer")
     check_known(games, ROMS, "game")
+    if arguments.report is not None:
+        check_writable(arguments.report, "--report")
     missing = [peer for peer in peers if find_spec(PEER_NAMES[peer][1]) is None]
     for peer in missing:
         print(f"left out: {PEER_NAMES[peer][0]} ({PEER_NAMES[peer][1]} is not installed)", file=sys.stderr)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+
 
 def save_picture(figure: Any, path: Path) -> None:
     """Write a picture; an SVG is the same for the same figures: without a date, with fixed names inside.

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from vecenv.doctor import report as installation_report
-from vecenv.errors import MissingExtra
+from vecenv.errors import MissingExtra, UnknownSetting
+from vecenv.writable import check_writable
 
 from .compare import Change, Samples, compare_results, differing_facts, machine_drift, read_result
+from .picture import PICTURE_SUFFIXES
 from .timing import Rates
 
 EXIT_SLOWER = 1
@@ -101,15 +103,22 @@ def check_output(arguments: argparse.Namespace, name: str) -> None:
         name: which benchmark this is.
 
     Raises:
-        UnknownSetting: what is to be compared with cannot be read.
+        UnknownSetting: what is to be compared with cannot be read, or a file cannot be written.
         MissingExtra: nothing can print the table, or a picture was asked for and nothing can draw it.
     """
     if find_spec("rich") is None:
         raise MissingExtra("rich", "bench")
     if arguments.compare is not None:
         read_result(arguments.compare, name)
-    if getattr(arguments, "plot", None) is not None and find_spec("matplotlib") is None:
+    check_writable(arguments.json or default_path(name), "--json")
+    plot = getattr(arguments, "plot", None)
+    if plot is None:
+        return
+    if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "agents")
+    if plot.suffix not in PICTURE_SUFFIXES:
+        raise UnknownSetting(f"--plot {plot}: a picture must end in one of {', '.join(PICTURE_SUFFIXES)}")
+    check_writable(plot, "--plot")
 
 
 def publish(

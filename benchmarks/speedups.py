@@ -16,6 +16,7 @@ from typing import Any
 
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
+from vecenv.writable import check_writable
 
 from .arguments import add_output, add_timing, check_known, make_parser, positive_int, positive_number, words
 from .ladder import LADDERS, HasFigures, Ladder, LadderTable, Rung, RungContestant, find_ladder
@@ -132,6 +133,7 @@ def _solve(arguments: argparse.Namespace, ladders: Sequence[Ladder]) -> int:
     """Train every rung to its ladder's mark, print a table each and write the result."""
     path, seeds = arguments.solved or DEFAULT_SOLUTIONS, arguments.seeds or SEEDS
     read_solutions(path)
+    check_writable(path, "--solved")
     print(describe_machine())
     every: list[Solution] = []
     for ladder in ladders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 from pathlib import Path
 
@@ -189,6 +190,37 @@ def test_picture_without_matplotlib_is_refused_first(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingExtra, match="matplotlib"):
         check_output(parser.parse_args(["--plot", "x.png"]), "fake")
     check_output(parser.parse_args([]), "fake")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--json", "file/new.json"], r"--json: .*file is a file, not a folder"),
+        (["--json", "folder"], r"--json: folder is a folder, not a file"),
+        (["--json", "sealed/deep/new.json"], r"--json: no permission to write to .*sealed"),
+        (["--plot", "file/x.png"], r"--plot: .*file is a file"),
+        (["--plot", "x.doc"], r"--plot x\.doc: a picture must end in one of \.png"),
+        (["--json", "new/deep/new.json", "--plot", "new/x.svg"], ""),
+    ],
+)
+def test_what_cannot_be_written_is_refused_first(
+    words: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "sealed").mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "sealed" and access(path, mode))  # for root
+    parser = argparse.ArgumentParser()
+    words_of.add_output(parser, "fake", plot="bars")
+    arguments = parser.parse_args(words)
+    if text:
+        with pytest.raises(UnknownSetting, match=text):
+            check_output(arguments, "fake")
+    else:
+        check_output(arguments, "fake")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "sealed"]
 
 
 def test_words_of_the_command_line() -> None:

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from vecenv import cli, doctor
-from vecenv.errors import UnknownSetting, WorkerDied
+from vecenv.errors import EnvFailure, UnknownSetting, WorkerDied, env_error
+
+NO_LEVEL = FileNotFoundError(2, "No such file or directory", "level.txt")
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -79,6 +81,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     [
         (UnknownSetting("there is no preset 'x'; the presets are: ale"), 2, "no preset 'x'"),
         (WorkerDied([0, 1], 1234, -9, "step"), 1, "1234"),
+        (PermissionError(13, "Permission denied", "sealed/new.json"), 1, "vecenv: sealed/new.json: Permission denied"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
@@ -102,9 +105,17 @@ def test_unknown_environment_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     assert "Cartpole" in one_line(capsys)
 
 
-def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ZeroDivisionError):
-        fail_with(ZeroDivisionError("a mistake of ours"), monkeypatch)
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("a mistake of ours"),
+        OSError("without a file"),
+        env_error([EnvFailure(0, 1, NO_LEVEL, "FileNotFoundError", str(NO_LEVEL), "Traceback")], "step"),
+    ],
+)
+def test_other_errors_keep_their_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(type(error)):
+        fail_with(error, monkeypatch)
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

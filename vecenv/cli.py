@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if _is_unknown_env(error):
             return _say(error, EXIT_USAGE)
+        if isinstance(error, OSError) and error.filename is not None:  # which errors of environments do not have
+            return _say(f"{error.filename}: {error.strerror}", EXIT_FAILED)
         raise
 
 
