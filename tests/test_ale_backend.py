@@ -217,19 +217,3 @@ def test_a_step_goes_on_after_an_interrupt() -> None:
         np.testing.assert_array_equal(got, frames + 2000)
         np.testing.assert_array_equal(envs.step([0, 0])[4]["frame_number"], frames + 3000)
         assert envs.episode_statistics().lengths.tolist() == [3, 3]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.parametrize("ending", ["", "del envs", "envs.close()"])
-def test_a_fork_refuses_instead_of_waiting_for_threads_that_it_does_not_have(ending: str) -> None:
-    script = (
-        "import os, sys, warnings\nwarnings.simplefilter('ignore')\n"
-        "import gymnasium as gym, vecenv\n"
-        f"envs = vecenv.make_vec({PONG!r}, 2, 'ale')\nenvs.reset()\n"
-        "child = os.fork()\n"
-        "if child:\n    envs.step([0, 0])\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "try:\n    envs.step([0, 0])\n"
-        f"except gym.error.ClosedEnvironmentError:\n    {ending or 'pass'}\n    sys.exit(7)\n"
-    )
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (finished.returncode, finished.stderr) == (7, "")
