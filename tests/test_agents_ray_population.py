@@ -12,16 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from es_learners import bits, end, is_gone, learner, stop_after, trained, wait_until
 from gymnasium.error import ClosedEnvironmentError
 
 import vecenv
-from vecenv.agents.es import ES, env_settings
+from vecenv.agents.es import ES
 from vecenv.agents.es_config import ESConfig
 from vecenv.agents.learner import CollectionInterrupted
 from vecenv.agents.population_dealing import WorkersNotReady
@@ -50,53 +51,9 @@ def cluster() -> Iterator[None]:
     connection.release()
 
 
-def learner(config: ESConfig, env: Any = "CartPole-v1", **kwargs: Any) -> ES:
-    envs = vecenv.make_vec(env, backend="sync", **env_settings(config))
-    try:
-        return ES(envs, config, seed=3, **kwargs)
-    except BaseException:
-        envs.close()
-        raise
-
-
-def end(es: ES) -> None:
-    es.close()
-    es.envs.close()
-
-
 def engine_of(es: ES) -> RayEngine:
     assert isinstance(es.engine, RayEngine)
     return es.engine
-
-
-def bits(es: ES) -> bytes:
-    return es.parameters.detach().numpy().tobytes()
-
-
-def trained(es: ES, generations: int = 2) -> bytes:
-    for _ in range(generations):
-        es.train_once()
-    return bits(es)
-
-
-def stop_after(seconds: float = 60.0) -> Callable[[], bool]:
-    """For calls that might not come back."""
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() > deadline
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.fixture(scope="module")
