@@ -28,7 +28,6 @@ GAMES = (
     "pong", "breakout", "seaquest", "ms_pacman", "montezuma_revenge", "space_invaders", "freeway", "skiing", "tennis",
     "air_raid", "carnival", "king_kong", "qbert", "journey_escape",
 )  # fmt: skip
-QUICK_GAMES = ("pong", "breakout", "seaquest", "king_kong")
 
 # Low enough to be reached, high enough for games to end before.
 FRAME_LIMIT = 3_500

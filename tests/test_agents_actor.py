@@ -158,7 +158,7 @@ def test_messages_are_small_whatever_the_observations_are():
     assert len(pickle.dumps(message)) < 600
 
 
-def test_one_constructor_serves_all_environments(make_learner):
+def test_one_constructor_serves_all_environments():
     envs = vecenv.make_vec("CartPole-v1", backend="sync", **env_settings(CONFIG))
     assert envs.num_envs == 1
     learner = DQN(envs, CONFIG, precision="float32")

@@ -16,36 +16,27 @@ from vecenv.agents.networks import build_actor_critic
 from vecenv.agents.rollout_buffer import TrainingBatch
 from vecenv.errors import UnknownSetting
 from vecenv.sync_backend import SyncVecEnv
+from vecenv.toy_envs import CountEnv
 
 LENGTHS = (4, 2, 5)
 
 
-class CountEnv(gymnasium.Env):
-    """Observation (uid, episode, step); reward = step; ends after ``length`` steps; records executed actions."""
-
-    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2, start=3)
+class RecordingEnv(CountEnv):
+    """`CountEnv` whose actions begin at 3; keeps those that were executed."""
 
     def __init__(self, uid, length, truncates):
-        self.uid, self.length, self.truncates = uid, length, truncates
-        self.episode, self.executed = -1, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return np.array([self.uid, self.episode, self.t], np.float32), {}
+        super().__init__(uid, length, truncates)
+        self.action_space = gymnasium.spaces.Discrete(2, start=3)
+        self.executed = []
 
     def step(self, action):
         self.executed.append(int(action))
-        self.t += 1
-        end = self.t >= self.length
-        observation = np.array([self.uid, self.episode, self.t], np.float32)
-        return observation, float(self.t), end and not self.truncates, end and self.truncates, {}
+        return super().step(action)
 
 
 def make_collector(num_steps, autoreset_mode, truncates):
     envs = SyncVecEnv(
-        [lambda uid=uid, n=n: CountEnv(uid, n, truncates) for uid, n in enumerate(LENGTHS)],
+        [lambda uid=uid, n=n: RecordingEnv(uid, n, truncates) for uid, n in enumerate(LENGTHS)],
         autoreset_mode=autoreset_mode,
         copy=False,
         slots=num_steps + 1,
@@ -160,7 +151,9 @@ class CopyCounter(TorchDispatchMode):
 
 
 class ImageEnv(CountEnv):
-    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    def __init__(self):
+        super().__init__(length=5, truncates=True)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -168,11 +161,11 @@ class ImageEnv(CountEnv):
 
     def step(self, action):
         _, *rest = super().step(action)
-        return np.full((4, 84, 84), 1 + self.t, np.uint8), *rest
+        return np.full((4, 84, 84), 1 + self.time, np.uint8), *rest
 
 
 def test_collecting_copies_no_observation_bytes():
-    envs = SyncVecEnv([lambda: ImageEnv(0, 5, True)] * 2, copy=False, slots=9, statistics=True)
+    envs = SyncVecEnv([ImageEnv] * 2, copy=False, slots=9, statistics=True)
     config = PPOConfig(network="small-cnn")
     network = build_actor_critic(envs.single_observation_space, envs.single_action_space, config, seed=0)
     collector = RolloutCollector(envs, BatchedPolicy(network, seed=0), 8)

@@ -304,7 +304,7 @@ def test_a_large_replay_is_only_saved_on_request():
     assert make_learner(dataclasses.replace(large, save_replay=True), start=False).keeps_replay
 
 
-def test_saving_and_loading_changes_no_hyper_parameter(tmp_path):
+def test_saving_and_loading_changes_no_hyper_parameter():
     learner = make_learner(dataclasses.replace(SMALL, final_learning_rate=0.0))
     for number in range(1, 6):
         train_until(learner, number * 300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,7 @@ from vecenv.agents.learner import CollectionInterrupted
 from vecenv.agents.ppo import PPO, env_settings
 from vecenv.agents.schedules import LearningRate, linear
 from vecenv.errors import UnknownSetting
+from vecenv.toy_envs import CountEnv
 
 LENGTHS = (4, 2, 5, 3)
 
@@ -24,26 +24,16 @@ LENGTHS = (4, 2, 5, 3)
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-class CountEnv(gymnasium.Env):
-    """Observation (uid, episode, step); reward = step; ends after ``length`` steps; counts executed actions."""
-
-    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+class RecordingEnv(CountEnv):
+    """`CountEnv` with another length for every uid; keeps the actions that were executed."""
 
     def __init__(self, uid=0):
-        self.uid, self.length = uid, LENGTHS[uid]
-        self.episode, self.executed = -1, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return np.array([self.uid, self.episode, self.t], np.float32), {}
+        super().__init__(uid, LENGTHS[uid])
+        self.executed = []
 
     def step(self, action):
         self.executed.append(int(action))
-        self.t += 1
-        observation = np.array([self.uid, self.episode, self.t], np.float32)
-        return observation, float(self.t), self.t >= self.length, False, {}
+        return super().step(action)
 
 
 CONFIG = PPOConfig(num_envs=4, num_steps=7, num_epochs=2, minibatch_size=14, total_steps=1000)
@@ -51,7 +41,11 @@ CONFIG = PPOConfig(num_envs=4, num_steps=7, num_epochs=2, minibatch_size=14, tot
 
 def make_learner(config=CONFIG, seed=0, backend="sync", **settings):
     envs = vecenv.make_vec(
-        CountEnv, backend=backend, per_env_kwargs=[{"uid": uid} for uid in range(4)], **env_settings(config), **settings
+        RecordingEnv,
+        backend=backend,
+        per_env_kwargs=[{"uid": uid} for uid in range(4)],
+        **env_settings(config),
+        **settings,
     )
     learner = PPO(envs, config, seed=seed, precision="float32")
     learner.reset(seed=seed)
@@ -205,7 +199,7 @@ def test_what_does_not_combine_is_refused():
         PPOConfig(overlap=True, async_collect=True)
     with pytest.raises(UnknownSetting, match="overlap needs autoreset_mode NextStep, got SameStep"):
         make_learner(changed(overlap=True), autoreset_mode="SameStep")
-    envs = vecenv.make_vec(CountEnv, backend="sync", **env_settings(CONFIG))
+    envs = vecenv.make_vec(RecordingEnv, backend="sync", **env_settings(CONFIG))
     with pytest.raises(ValueError, match="15 observation slots, got 8"):
         PPO(envs, changed(async_collect=True))
 

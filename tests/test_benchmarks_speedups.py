@@ -217,7 +217,7 @@ def solution_of(rung: str, result: SolveResult) -> speedups_solve.Solution:
     return speedups_solve.Solution("fake", rung, "", 0, 60.0, result, "", None)
 
 
-def test_bars_are_relative_to_each_ones_own_base(fake: Ladder, tmp_path: Path) -> None:
+def test_bars_are_relative_to_each_ones_own_base(fake: Ladder) -> None:
     measured = speedups.measure_table(fake.tables[0], rounds=1, seconds=0.01)
     relative = relative_rates(measured)
     assert relative["ours"] == {"base": 1.0, "better": 2.0, "best": 6.0}

@@ -46,7 +46,7 @@ def test_what_is_not_installed_is_named_and_skipped_unless_it_was_asked_for(
         choose("PongNoFrameskip-v4", "--peers", "envpool")
 
 
-def test_all_back_ends_without_those_that_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_back_ends_without_those_that_cannot() -> None:
     titles = choose("CartPole-v1", "--backends", "all", "--peers", "")
     assert titles[:2] == ["vecenv subproc", "vecenv sync"]
     assert "vecenv ale" not in titles
@@ -170,7 +170,7 @@ def test_several_numbers_of_envs_and_parts_of_batches(tmp_path: Path, capsys: py
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_back_end_that_cannot_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_back_end_that_cannot_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(*arguments: object) -> None:
         raise NotImplementedError("this one has no such env")
 

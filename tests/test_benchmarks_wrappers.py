@@ -69,7 +69,7 @@ def test_sb3_stacks_outside_of_its_environments() -> None:
     assert sum(prices.values()) == pytest.approx(1.5 * 450)
 
 
-def test_nothing_is_timed_where_a_pixel_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_timed_where_a_pixel_differs() -> None:
     recording = Recording("pong", 8)
     wrapper_stages.check_stages(recording)
     recording.gray[5, :, 100:110] += 9

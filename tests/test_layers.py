@@ -9,14 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from source_tree import FOLDERS, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {
-    "vecenv": "vecenv",
-    "preprocess": "vecenv.preprocess",
-    "agents": "vecenv.agents",
-    "benchmarks": "vecenv.benchmarks",
-}
 MAPPED = ("preprocess", "agents", "benchmarks")
 
 # What each layer may import of the layers; everything else points upwards.

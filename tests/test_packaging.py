@@ -10,16 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from source_tree import FOLDERS, ROOT
 
 from vecenv.doctor import CORE_PACKAGES, OPTIONAL_PACKAGES
-
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {
-    "vecenv": "vecenv",
-    "preprocess": "vecenv.preprocess",
-    "agents": "vecenv.agents",
-    "benchmarks": "vecenv.benchmarks",
-}
 
 
 @pytest.fixture(scope="module")
