@@ -63,7 +63,7 @@ class ESConfig:
     """Ray cluster that engine ray joins, host:port or auto; by default the one that RAY_ADDRESS names, or one of our
     own on this machine."""
     ray_cpus: float = 1.0
-    """CPUs that Ray sets aside for each worker; a fraction lets workers share one."""
+    """CPUs that Ray sets aside for each worker of engine ray; a fraction lets workers share one."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train.
@@ -87,6 +87,8 @@ class ESConfig:
             raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
         if self.ray_address is not None and self.engine != "ray":
             raise UnknownSetting(f"ray_address needs engine ray, got engine {self.engine}")
+        if self.ray_cpus != ESConfig.ray_cpus and self.engine != "ray":
+            raise UnknownSetting(f"ray_cpus needs engine ray, got engine {self.engine}")
 
     @property
     def played_pairs(self) -> int:

@@ -91,7 +91,8 @@ class Population:
 
 def build_population(env_id: str, engine: Any, config: ESConfig, workers: int) -> Population:
     """A population that an engine plays; Ray's actors share cores as processes do."""
-    own = dataclasses.replace(config, engine=engine, workers=workers, ray_cpus=0.1)
+    shared: dict[str, Any] = {"ray_cpus": 0.1} if engine == "ray" else {}
+    own = dataclasses.replace(config, engine=engine, workers=workers, **shared)
     envs = make_vec(env_id, backend="auto-fast", **env_settings(own))
     try:
         return Population(f"ES on {env_id}, {engine}, {workers} workers", ES(envs, own))

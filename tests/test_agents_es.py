@@ -250,6 +250,8 @@ def test_cartpole_is_learnt() -> None:
         ({"network": "cnn"}, "network must be one of"),
         ({"ray_address": "auto"}, "ray_address needs engine ray, got engine inline"),
         ({"ray_address": "auto", "engine": "processes"}, "ray_address needs engine ray, got engine processes"),
+        ({"ray_cpus": 0.5}, "ray_cpus needs engine ray, got engine inline"),
+        ({"ray_cpus": 0.5, "engine": "processes"}, "ray_cpus needs engine ray, got engine processes"),
         ({"ray_address": 6379, "engine": "ray"}, "ray_address must be 'host:port', 'auto' or 'local', got 6379"),
     ],
 )
