@@ -134,10 +134,8 @@ class RayVecEnv(RayRows):
         self._groups, self._finished, self._row_records, self._progress = {}, [], {}, {}
         self._row_seconds = np.full(num_envs, np.inf)
         self._doing = "construction"
-        plan = SlicePlan(*spaces)
-        asked = [self._group.ask(worker, "attach", plan) for worker in range(self.num_workers)]
-        for worker, reference in enumerate(asked):
-            self._group.fetch(worker, reference, "construction")
+        self._shared = {}
+        self._attach(dict.fromkeys(range(self.num_workers), SlicePlan(*spaces)), None)
         self._raise_deaths()
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
@@ -151,6 +149,7 @@ class RayVecEnv(RayRows):
         self._finalizer.detach()
         for text in self._group.shut_down(0.0 if terminate else 10.0 if timeout is None else timeout):
             print(text, file=sys.stderr, flush=True)
+        self._shared.clear()
 
 
 def make_envs(request: EngineRequest) -> VecEnv:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import TimeoutError
 from typing import Any
@@ -23,6 +23,7 @@ from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import ActorGroup
+from vecenv.ray_shared_rows import SharedRows
 from vecenv.ray_worker import SlicePlan, SliceReply, read_row_fields, write_row_fields
 from vecenv.recovery import Replacements
 from vecenv.send_recv import SendRecvVecEnv
@@ -45,6 +46,8 @@ class RayCalls(SendRecvVecEnv):
     _arena_memory: Any
     # Info columns of the whole batch.
     _columns: dict[Signature, tuple[Any, Any]]
+    # Memory of the workers on this machine, by worker.
+    _shared: dict[int, SharedRows]
     # Index of each worker's rows into arrays of the batch.
     _own: list[Any]
     # References of the running whole call, with the workers they were asked of.
@@ -102,7 +105,15 @@ class RayCalls(SendRecvVecEnv):
         self._replacements.start_clock()
         for worker, question in enumerate(questions):
             if worker not in self._group.deaths:
-                self._pending[self._group.ask(worker, *question)] = worker
+                self._pending[self._ask(worker, question)] = worker
+
+    def _ask(self, worker: int, question: Question) -> Any:
+        """Ask a worker; where its memory is shared, that is the way of a step's actions."""
+        shared = self._shared.get(worker)
+        if shared is not None and question[0] == "step" and self._actions_fixed:
+            shared.put_actions(*question[1:])
+            question = ("step_from_memory",)
+        return self._group.ask(worker, *question)
 
     def _settle(self) -> None:
         """Take in what a call that was interrupted has left, so that what is known of the envs is true again."""
@@ -168,9 +179,11 @@ class RayCalls(SendRecvVecEnv):
         self._pending.clear()
         return True
 
-    def _take(self, worker: int, reply: SliceReply | None) -> None:
+    def _take(self, worker: int, reply: SliceReply | bytes | None) -> None:
         """Take in the reply of a worker to a whole call."""
         if reply is not None:
+            if isinstance(reply, bytes):
+                reply = self._shared[worker].reply(reply, None)
             self._take_rows(reply, self._group.rows[worker], self._own[worker], self._target)
             self._take_messages(reply)
 
@@ -242,7 +255,7 @@ class RayCalls(SendRecvVecEnv):
             for worker in self._replace_dead():
                 restarted.update(self._group.rows[worker])
                 self._replacements.start_clock()  # the repeated call has the time limit to itself
-                reference = self._group.ask(worker, *self._questions[worker])
+                reference = self._ask(worker, self._questions[worker])
                 limit = self._replacements.time_left()
                 self._take(worker, self._group.fetch(worker, reference, self._doing, limit))
         return sorted(restarted)
@@ -255,6 +268,7 @@ class RayCalls(SendRecvVecEnv):
         last = None if self._objects is None else {row: self._objects[row] for row in rows if row in self._objects}
         config = replace(self._config_of(worker), restart_seeds=seeds, last_observations=last)
         death = self._group.deaths[worker]
+        self._shared.pop(worker, None)
         try:
             reference = self._group.replace(worker, config)
         except NotEnoughResources as error:
@@ -277,8 +291,18 @@ class RayCalls(SendRecvVecEnv):
         if self._objects is None:
             observations = map_arrays(self._arrays.observations, lambda array: array[self.slot][own])
         plan = SlicePlan(*self._planned_spaces, observations, read_row_fields(self._arrays, own, len(rows)))
-        self._group.fetch(worker, self._group.ask(worker, "attach", plan), "construction", limit)
+        self._attach({worker: plan}, limit)
         return worker not in self._group.deaths
+
+    def _attach(self, plans: Mapping[int, SlicePlan], timeout: float | None) -> None:
+        """Have workers make room for their rows; those whose memory is in reach leave the rows there."""
+        asked = {worker: self._group.ask(worker, "attach", plan) for worker, plan in plans.items()}
+        for worker, reference in asked.items():
+            address = self._group.fetch(worker, reference, "construction", timeout)
+            shared = SharedRows.of(address, *self._planned_spaces, len(self._group.rows[worker]))
+            if shared is not None:
+                self._group.fetch(worker, self._group.ask(worker, "leave_rows"), "construction", timeout)
+                self._shared[worker] = shared
 
     # -- calls of envs -----------------------------------------------------------------------------------------------
 

@@ -119,8 +119,11 @@ class RayRows(RayCalls):
             if reply is not None:
                 self._take_group(self._groups.pop(reference), reply)
 
-    def _take_group(self, group: _Group, reply: SliceReply) -> None:
+    def _take_group(self, group: _Group, reply: SliceReply | bytes) -> None:
         self._progress[group.worker] = time.monotonic()
+        if isinstance(reply, bytes):
+            first = self._group.rows[group.worker][0]
+            reply = self._shared[group.worker].reply(reply, [row - first for row in group.rows])
         self._odd, self._failures = {}, []
         self._take_rows(reply, group.rows, group.rows, self.slot)
         self._take_messages(reply)

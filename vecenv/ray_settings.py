@@ -94,7 +94,11 @@ class RaySettings:
         return {name: amount * num_workers for name, amount in each.items() if amount}
 
     def actor_options(self) -> dict[str, Any]:
-        """Options of every actor, as Ray takes them. Actors are never restarted behind the vector env's back."""
+        """Options of every actor, as Ray takes them.
+
+        Actors are never restarted behind the vector env's back, and their calls, hundreds in a second, are not recorded
+        for the dashboard, which would take processor time from the envs.
+        """
         options: dict[str, Any] = {
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
@@ -104,6 +108,7 @@ class RaySettings:
             "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
             "max_restarts": 0,
             "max_task_retries": 0,
+            "enable_task_events": False,
         }
         return {name: value for name, value in options.items() if value is not None}
 

@@ -1,7 +1,8 @@
 """What a Ray actor runs: a share of the envs over arrays of its own, one reply per call.
 
 A reply carries the rows of the call as a few arrays, which Ray puts into its object store once and the caller reads
-there without a copy; whatever is no array is pickled beside them, and only where there is any.
+there without a copy; whatever is no array is pickled beside them, and only where there is any. A caller on the same
+machine reads the rows in the actor's memory, see `vecenv.ray_shared_rows`, and the reply says only that they are there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import numpy.typing as npt
 
 from vecenv.actions import split_actions
 from vecenv.batch import BatchArrays, batch_arrays, plan_batch
-from vecenv.buffers import Block, Layout
+from vecenv.buffers import Layout
 from vecenv.env_failures import SliceFailed, pack_failures
 from vecenv.env_slice import EnvSlice
-from vecenv.info_arena import ARENA_BYTES_PER_ENV, InfoArena
+from vecenv.info_arena import ARENA_BYTES_PER_ENV, Column, InfoArena
 from vecenv.infos import InfoColumns, Signature
 from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_actor import HostedActor
+from vecenv.ray_shared_block import BlockAddress, create_shared_block
 from vecenv.slice_replies import description_message, dumps_by_row, load_envs
 from vecenv.spaces import copy_arrays, map_arrays
 
@@ -37,6 +39,8 @@ ROW_FIELDS = tuple(
     for field in fields(BatchArrays)
     if field.name not in ("observations", "final_observations", "actions", "started")
 )
+#: Places in the array ``control`` of an actor's block: slot of the newest observations; whether actions are wide.
+SLOT, WIDE = 0, 1
 _SLOTS = 2
 
 
@@ -51,6 +55,7 @@ class SliceReply(NamedTuple):
         columns: known info fields: what a column holds, `[rows, ...]` values, `[rows]` bool mask.
         seconds: what each row took, where rows were stepped alone.
         messages: pickled ``(word, value)`` of everything else; words are those of `vecenv.protocol`.
+        shared_columns: where rows stay, info fields that have a column in the actor's memory from the next call on.
     """
 
     observations: Any
@@ -59,6 +64,7 @@ class SliceReply(NamedTuple):
     columns: Sequence[tuple[Signature, Array, Array]] = ()
     seconds: tuple[float, ...] = ()
     messages: tuple[bytes, ...] = ()
+    shared_columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,9 @@ class SliceActor(HostedActor):
         super().__init__()
         self._infos = InfoColumns()
         self._columns: list[tuple[Signature, Array, Array]] = []
+        self._places: list[Column] = []
         self._slot = 0
+        self._rows_stay = False
         self._loaded: dict[int, Any] = {}
 
     # -- start -------------------------------------------------------------------------------------------------------
@@ -118,24 +126,32 @@ class SliceActor(HostedActor):
             self._slice.take_over(config.restart_seeds, own)
         return description_message(envs)
 
-    def attach(self, plan: SlicePlan) -> None:
-        """Make room for a batch of the rows."""
+    def attach(self, plan: SlicePlan) -> BlockAddress | None:
+        """Make room for a batch of the rows; gives where a caller on this machine finds it."""
         count, spaces = len(self._rows), (plan.observation_space, plan.action_space)
         layout = Layout()
         plan_batch(layout, *spaces, count, _SLOTS)
-        self._arrays = batch_arrays(Block(layout), *spaces)
+        layout.add("info_arena", (count * ARENA_BYTES_PER_ENV,), np.uint8)
+        layout.add("control", (2,), np.int64)
+        block, address = create_shared_block(layout)
+        self._arrays, self._control = batch_arrays(block, *spaces), block["control"]
         self._action_space = plan.action_space
-        self._memory = np.zeros(count * ARENA_BYTES_PER_ENV, np.uint8)
+        self._memory = block["info_arena"]
         self._arena = InfoArena(self._memory, count)
         self._slice.attach(self._arrays, plan.observation_space, _SLOTS, self._infos)
         if plan.row_fields is not None:
             write_row_fields(self._arrays, slice(None), plan.row_fields)
         if plan.observations is not None:
             copy_arrays(map_arrays(self._arrays.observations, lambda array: array[self._slot]), plan.observations)
+        return address
+
+    def leave_rows(self) -> None:
+        """From now on rows are not sent: the caller has found the memory that they lie in."""
+        self._rows_stay = True
 
     # -- steps and resets --------------------------------------------------------------------------------------------
 
-    def step(self, actions: Any, wide: bool) -> SliceReply:
+    def step(self, actions: Any, wide: bool) -> SliceReply | bytes:
         """Step all rows once.
 
         Args:
@@ -146,12 +162,16 @@ class SliceActor(HostedActor):
         self._slot = (self._slot + 1) % _SLOTS
         return self._carry_out(lambda: self._slice.step(self._slot, each), None)
 
-    def step_rows(self, rows: list[int], actions: Any, wide: bool) -> SliceReply:
+    def step_from_memory(self) -> SliceReply | bytes:
+        """As `step`, with the actions that the caller has written into the memory. No argument is a cheaper message."""
+        return self.step(self._arrays.actions, bool(self._control[WIDE]))
+
+    def step_rows(self, rows: list[int], actions: Any, wide: bool) -> SliceReply | bytes:
         """Step some rows alone; the others keep what they have."""
         each = self._split(actions, wide, len(rows))
         return self._one_by_one(rows, lambda place: self._slice.step(self._slot, [each[place]], [rows[place]]))
 
-    def reset(self, data: bytes) -> SliceReply:
+    def reset(self, data: bytes) -> SliceReply | bytes:
         """Begin new episodes in some rows, or all; ``data``: pickled rows, one seed each, options."""
         rows, seeds, options = pickle.loads(data)
         self._slot = (self._slot + 1) % _SLOTS
@@ -163,7 +183,7 @@ class SliceActor(HostedActor):
 
         return self._carry_out(carry_out, None)
 
-    def reset_rows(self, data: bytes) -> SliceReply:
+    def reset_rows(self, data: bytes) -> SliceReply | bytes:
         """Begin new episodes in some rows alone; arguments as for `reset`."""
         rows, seeds, options = pickle.loads(data)
         return self._one_by_one(
@@ -176,8 +196,8 @@ class SliceActor(HostedActor):
             return objects
         return split_actions(self._action_space, actions, wide, slice(None), count)
 
-    def _one_by_one(self, rows: list[int], function: Callable[[int], Any]) -> SliceReply:
-        seconds = []
+    def _one_by_one(self, rows: list[int], function: Callable[[int], Any]) -> SliceReply | bytes:
+        seconds: list[float] = []
 
         def carry_out() -> None:
             failures = []
@@ -191,7 +211,7 @@ class SliceActor(HostedActor):
             if failures:
                 raise SliceFailed(failures)
 
-        return self._carry_out(carry_out, rows)._replace(seconds=tuple(seconds))
+        return self._carry_out(carry_out, rows, seconds)
 
     # -- everything else ---------------------------------------------------------------------------------------------
 
@@ -215,7 +235,7 @@ class SliceActor(HostedActor):
 
         return self._ask(load)
 
-    def place_states(self) -> SliceReply:
+    def place_states(self) -> SliceReply | bytes:
         """Take up the states that were loaded."""
         loaded, self._loaded = self._loaded, {}
         return self._carry_out(lambda: self._slice.place_states(self._slot, loaded), None)
@@ -236,32 +256,54 @@ class SliceActor(HostedActor):
             return SliceReply(None, None)
         return SliceReply(None, None, messages=(dumps_by_row(("results", self._named(results))),))
 
-    def _carry_out(self, function: Callable[[], None], rows: list[int] | None) -> SliceReply:
+    def _carry_out(
+        self, function: Callable[[], None], rows: list[int] | None, seconds: Sequence[float] = ()
+    ) -> SliceReply | bytes:
         """Carry out what gives observations.
 
         Args:
             function: does it.
             rows: rows that the reply tells of; None: all.
+            seconds: of each row, which the function may write down.
+
+        Returns:
+            The reply; where rows stay, what is left of it, pickled: nothing is the empty string, the cheapest message.
         """
         own: Any = slice(None) if rows is None else rows
         self._infos.begin(own)
-        messages = []
+        messages: list[bytes] = []
         try:
             function()
         except SliceFailed as failed:
             messages.append(self._failed(failed))
-        count = len(self._rows) if rows is None else len(rows)
-        observations, final = self._observations(own, messages)
+        observations = final = None
+        if not self._rows_stay or self._slice.objects is not None:
+            observations, final = self._observations(own, messages)
         if self._infos.odd:
             messages.append(dumps_by_row(("infos", self._named(self._infos.odd))))
+        if self._rows_stay:
+            self._control[SLOT] = self._slot
+            before = len(self._places)
+            self._add_columns()
+            # Replies about single rows may be read in another order, so each tells of all columns.
+            told = tuple(self._places[before:] if rows is None else self._places)
+            if not (messages or told or seconds):
+                return b""
+            return dumps(SliceReply(None, None, seconds=tuple(seconds), messages=tuple(messages), shared_columns=told))
         columns = [(signature, values[own], mask[own]) for signature, values, mask in self._columns if mask[own].any()]
-        if self._infos.announcements:  # a column from the next call on
-            for column in self._arena.added(self._infos.announcements):
-                signature, views = column[0], column_arrays(self._memory, *column, len(self._rows))
-                self._infos.add_column(signature, *views)
-                self._columns.append((signature, *views))
-        row_fields = read_row_fields(self._arrays, own, count)
-        return SliceReply(observations, row_fields, final, columns, messages=tuple(messages))
+        self._add_columns()
+        row_fields = read_row_fields(self._arrays, own, len(self._rows) if rows is None else len(rows))
+        return SliceReply(observations, row_fields, final, columns, tuple(seconds), tuple(messages))
+
+    def _add_columns(self) -> None:
+        """Give new info fields a column each, from the next call on."""
+        if not self._infos.announcements:
+            return
+        for column in self._arena.added(self._infos.announcements):
+            signature, views = column[0], column_arrays(self._memory, *column, len(self._rows))
+            self._infos.add_column(signature, *views)
+            self._columns.append((signature, *views))
+            self._places.append(column)
 
     def _observations(self, own: Any, messages: list[bytes]) -> tuple[Any, Any]:
         """Observations of rows and, of those that ended under SAME_STEP, the last ones; objects become messages."""
