@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +13,24 @@ import tyro
 from vecenv.errors import UnknownSetting
 
 Arguments = TypeVar("Arguments")
+
+#: What tyro says, and how we say it.
+_SENTENCES = (
+    (r"Missing from [^:]*: (--\S+) \S+ (.*?)\.? \(required\)", r"\1 is missing: \2"),
+    (r"Missing value for argument '(.*?)'.*", r"\1 needs a value"),
+    (
+        r"Unrecognized options: ([^\s,;]+).*?; Perhaps you meant: (--[\w-]+).*",
+        r"there is no option \1; did you mean \2?",
+    ),
+    (r"Unrecognized options: ([^\s,;]+).*", r"there is no option \1"),
+    (r"invalid choice ('.*?') for argument '(.*?)'. Expected one of \((.*)\)", r"\2 must be one of \3, got \1"),
+    (
+        r"Error parsing (--\S+): .*invalid literal for int\(\) with base 10: ('.*?').*",
+        r"\1 must be a whole number, got \2",
+    ),
+    (r"Error parsing (--\S+): .*could not convert string to float: ('.*?').*", r"\1 must be a number, got \2"),
+    (r"Error parsing (?:settings|\w+Arguments): (.*)", r"\1"),
+)
 
 
 def parse_arguments(
@@ -61,4 +80,9 @@ def _main_point(box: str) -> str:
     lines = [line.strip(" \t│|╭╮╰╯─") for line in box.splitlines()]
     paragraphs = [line if line.strip("-") else ";" for line in lines]
     text = " ".join(" ".join(paragraphs[1:] or paragraphs).split()).partition("For full helptext")[0].replace(" ;", ";")
-    return text.strip("; ").removeprefix("Error parsing settings: ").rstrip(".")
+    text = text.strip("; ").rstrip(".")
+    for theirs, ours in _SENTENCES:
+        match = re.fullmatch(theirs, text)
+        if match is not None:
+            return match.expand(ours)
+    return text

@@ -73,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", DESCRIPTION)
     for name in ("episodes", "max_steps", "video_frames"):
         check_count(name, getattr(arguments, name), 1)
+    check_count("seed", arguments.seed, 0)
+    if arguments.num_envs is not None:
+        check_count("num_envs", arguments.num_envs, 1)
     if arguments.video is not None:
         check_clip_path(arguments.video)
     run, checkpoint = load_run(path)

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from vecenv.errors import UnknownSetting, VecEnvError
+from vecenv.writable import check_writable
 
 from .algorithms import ALGORITHMS, find_algorithm
 from .config import RunConfig
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     resume = None
     resumed = None if arguments.resume is None else _folder_of(arguments.resume)
     if folder is not None and place.rank == 0:
+        check_writable(folder / "config.json", "--run-dir")
         RunDirectory.check_is_free(folder, resumed, f"go on with --resume {folder}")
     if checkpoint is not None and resumed is not None:
         resume = Resume(checkpoint, resumed, arguments.fresh_envs)

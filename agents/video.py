@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import vecenv
 from vecenv.errors import EnvError, UnknownSetting
+from vecenv.writable import check_writable
 
 from .config import RunConfig
 from .inference import BatchedPolicy
@@ -24,12 +25,13 @@ def check_clip_path(path: Path) -> None:
     """Refuse a clip that cannot be written, before anything is played.
 
     Raises:
-        UnknownSetting: another ending than .gif or .mp4, no such folder, or no encoder for mp4.
+        UnknownSetting: another ending than .gif or .mp4, no such folder, no permission, or no encoder for mp4.
     """
     if path.suffix.lower() not in (".gif", ".mp4"):
         raise UnknownSetting(f"--video must end in .gif or .mp4, got {path}")
     if not path.parent.is_dir():
         raise UnknownSetting(f"--video: there is no folder {path.parent}")
+    check_writable(path, "--video")
     if path.suffix.lower() == ".mp4" and not any(map(importlib.util.find_spec, ("imageio_ffmpeg", "av"))):
         raise UnknownSetting("--video: mp4 needs an encoder (pip install imageio-ffmpeg); .gif needs none")
 

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 
 from vecenv.doctor import describe_machine
-from vecenv.errors import MissingExtra
+from vecenv.errors import MissingExtra, UnknownSetting
+from vecenv.factory import make_vec
 from vecenv.registration import find_game
 
 from .arguments import add_output, add_quick, add_timing, make_parser, positive_int
@@ -38,6 +39,22 @@ class AdapterContestant:
     def measure(self, seconds: float) -> float:
         """Steps per second over about `seconds` seconds."""
         return measure_rate(self._work, seconds)
+
+
+def _check_for_tianshou(env_id: str) -> None:
+    """Refuse what the Q network cannot play, before SB3's rows are measured.
+
+    Raises:
+        UnknownSetting: an Atari game, no such environment, or its actions are not Discrete.
+    """
+    if find_game(env_id) is not None:
+        raise UnknownSetting(f"{env_id} is an Atari game, which is measured with --trainer sb3 only")
+    with make_vec(env_id, 1, "sync") as envs:
+        if not isinstance(envs.single_action_space, gymnasium.spaces.Discrete):
+            raise UnknownSetting(
+                f"{env_id}: Tianshou's rows need a Discrete action space, got {envs.single_action_space}; "
+                "--trainer sb3 measures the others alone"
+            )
 
 
 def sb3_contestants(env_id: str, num_envs: int, rollout_steps: int) -> list[AdapterContestant]:
@@ -172,12 +189,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     check_output(arguments, "adapters")
     names = list(_TRAINERS) if arguments.trainer == "both" else [arguments.trainer]
-    if find_game(arguments.env) is not None and arguments.trainer != "tianshou":
+    if find_game(arguments.env) is not None and arguments.trainer == "both":
         names = ["sb3"]
     for name in names:
         package, distribution = _TRAINERS[name]
         if find_spec(package) is None:
             raise MissingExtra(distribution, name)
+    if "tianshou" in names:
+        _check_for_tianshou(arguments.env)
     print(describe_machine())
     results, samples = {}, {}
     for name in names:

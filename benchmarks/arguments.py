@@ -11,12 +11,21 @@ from vecenv.errors import UnknownSetting
 
 def positive_int(text: str) -> int:
     """A whole number of at least 1."""
+    return _whole_number(text, 1)
+
+
+def natural_number(text: str) -> int:
+    """A whole number of at least 0, as seeds are."""
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
     return value
 
 
@@ -34,6 +43,14 @@ def positive_number(text: str) -> float:
 def words(text: str) -> list[str]:
     """Words between commas; none where there is nothing. A word that comes twice counts once."""
     return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def some_words(text: str) -> list[str]:
+    """As `words`, at least one of them."""
+    values = words(text)
+    if not values:
+        raise argparse.ArgumentTypeError("must be at least one name")
+    return values
 
 
 def positive_ints(text: str) -> list[int]:

@@ -14,8 +14,9 @@ from typing import TypeVar
 from vecenv.cores import usable_cores
 from vecenv.doctor import OPTIONAL_PACKAGES, backend_statuses, describe_machine, package_versions
 from vecenv.errors import MissingExtra
+from vecenv.writable import check_writable
 
-from .arguments import add_timing, make_parser
+from .arguments import add_timing, make_parser, natural_number
 from .contestants import Settings
 from .report import print_rates
 from .throughput import measure
@@ -51,12 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--run-dir", type=Path, metavar="FOLDER", help="where the training run goes (default runs/demo-TIME)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", default=1, help="seed of the training run (default 1)")
+    parser.add_argument(
+        "--seed", type=natural_number, metavar="N", default=1, help="seed of the training run (default 1)"
+    )
     arguments = parser.parse_args(argv)
     run_dir = arguments.run_dir or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     for name in NEEDED:
         if find_spec(name) is None:
             raise MissingExtra(OPTIONAL_PACKAGES[name].distribution, "demo")
+    check_writable(run_dir / "config.json", "--run-dir")
     start = time.perf_counter()
     try:
         _heading(1, "this machine")

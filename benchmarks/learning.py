@@ -20,7 +20,7 @@ from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 from vecenv.writable import check_writable
 
-from .arguments import add_output, check_known, make_parser, positive_int, positive_number, words
+from .arguments import add_output, check_known, make_parser, positive_int, positive_number, some_words, words
 from .compare import Samples
 from .learning_curves import HEADER, grouped, table_rows
 from .learning_plot import plot_learning
@@ -105,8 +105,6 @@ def plan(arguments: argparse.Namespace, train_words: Sequence[str]) -> list[Lear
         UnknownSetting: something does not exist or does not fit, or there is no limit at all.
     """
     check_known(arguments.algorithms, list(ALGORITHMS), "algorithm")
-    if not arguments.algorithms or not arguments.envs:
-        raise UnknownSetting("name at least one algorithm and one environment")
     _check_train_words(arguments, train_words)
     marks = arguments.solve_at or [None]
     if len(marks) not in (1, len(arguments.envs)):
@@ -259,9 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser("vecenv bench learning", __doc__)
     parser.usage = "%(prog)s [options] [-- OPTIONS OF vecenv train]"
     text = f"comma-separated: {', '.join(ALGORITHMS)} (default ppo)"
-    parser.add_argument("--algorithms", type=words, metavar="NAMES", default=["ppo"], help=text)
+    parser.add_argument("--algorithms", type=some_words, metavar="NAMES", default=["ppo"], help=text)
     text = "environments, comma-separated (default CartPole-v1)"
-    parser.add_argument("--envs", type=words, metavar="IDS", default=["CartPole-v1"], help=text)
+    parser.add_argument("--envs", type=some_words, metavar="IDS", default=["CartPole-v1"], help=text)
     parser.add_argument("--seeds", type=positive_int, metavar="N", default=5, help="seeds 0 to N - 1 (default 5)")
     text = "the mark: a training ends at this mean return of 100 episodes; one number, or one per environment"
     parser.add_argument("--solve-at", type=_returns, metavar="R,R", help=text)

@@ -19,7 +19,7 @@ from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 
-from .arguments import add_output, add_timing, make_parser, positive_int, words
+from .arguments import add_output, add_timing, make_parser, natural_number, positive_int, some_words
 from .contestants import BACKENDS, Settings, draw_actions
 from .emulator_limit import FRAME_SKIP, EmulatorLimit
 from .parallel_players import ParallelPlayers
@@ -99,15 +99,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; with ``--compare`` 1 if something of ours got slower beyond noise.
     """
     parser = make_parser("vecenv bench limits", __doc__)
-    parser.add_argument("envs", metavar="GAME,GAME", type=words, help="ids of Atari games, such as PongNoFrameskip-v4")
+    parser.add_argument(
+        "envs", metavar="GAME,GAME", type=some_words, help="ids of Atari games, such as PongNoFrameskip-v4"
+    )
     parser.add_argument("--num-envs", type=positive_int, metavar="N", default=16, help="environments (default 16)")
-    parser.add_argument("--seed", type=int, metavar="N", default=0, help="seed of environments and actions (default 0)")
+    parser.add_argument(
+        "--seed", type=natural_number, metavar="N", default=0, help="seed of environments and actions (default 0)"
+    )
     add_timing(parser, rounds=5, seconds=1.0)
     add_output(parser, "limits")
     arguments = parser.parse_args(argv)
     check_output(arguments, "limits")
-    if not arguments.envs:
-        raise UnknownSetting("name at least one game, such as PongNoFrameskip-v4")
     for env_id in arguments.envs:  # before minutes are spent on those that come first
         rom_of(env_id)
     print(describe_machine())

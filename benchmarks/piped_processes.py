@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,7 +37,8 @@ class PipedProcesses:
                 ours, theirs = context.Pipe()
                 self.pipes.append(ours)
                 process = context.Process(target=_main, args=(theirs, serve, setup), daemon=True)
-                process.start()
+                with _sparing_sigint():
+                    process.start()
                 self.processes.append(process)
                 theirs.close()
             for pipe in self.pipes:
@@ -52,6 +54,19 @@ class PipedProcesses:
         for process in self.processes:
             process.kill()
             process.join()
+
+
+@contextlib.contextmanager
+def _sparing_sigint() -> Iterator[None]:
+    """A process started in here is not interrupted by a Ctrl-C before `_main` has taken charge of the signal."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited; what comes meanwhile waits
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _main(pipe: Connection, serve: Serve, setup: Any) -> None:

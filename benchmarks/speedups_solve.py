@@ -112,7 +112,10 @@ def read_solutions(path: Path) -> list[Solution]:
         return []
     try:
         with path.open(newline="") as file:
-            return [Solution.of_row(row) for row in csv.DictReader(file)]
+            reader = csv.DictReader(file)
+            if reader.fieldnames is not None and tuple(reader.fieldnames) != COLUMNS:
+                raise ValueError("it has other columns")
+            return [Solution.of_row(row) for row in reader]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnknownSetting(f"{path} cannot be read as a list of trainings ({error}); name another file") from error
 
@@ -120,7 +123,7 @@ def read_solutions(path: Path) -> list[Solution]:
 def append_solution(path: Path, solution: Solution) -> None:
     """Add a row to the CSV file, which is made where it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
+    is_new = not path.exists() or path.stat().st_size == 0
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if is_new:

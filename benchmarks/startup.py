@@ -16,8 +16,9 @@ from vecenv.atari import find_game
 from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
+from vecenv.factory import resolved_spec
 
-from .arguments import add_output, add_timing, check_known, make_parser, positive_int, words
+from .arguments import add_output, add_timing, check_known, make_parser, positive_int, some_words
 from .compare import Samples
 from .contestants import BACKENDS
 from .report import check_output, print_table, publish
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = f"of worker processes: {', '.join(START_METHODS)} (default forkserver)"
     parser.add_argument("--start-method", choices=START_METHODS, default="forkserver", help=text)
     text = f"comma-separated: {', '.join(BACKENDS)} (default subproc)"
-    parser.add_argument("--backends", type=words, metavar="NAMES", default=["subproc"], help=text)
+    parser.add_argument("--backends", type=some_words, metavar="NAMES", default=["subproc"], help=text)
     text = "fresh interpreters per back end with kernels from the cache; one more compiles them (default 3)"
     parser.add_argument("--builds", type=positive_int, metavar="N", default=3, help=text)
     add_timing(parser, rounds=7)
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     check_output(arguments, "startup")
     _check_backends(arguments.backends, arguments.env)
+    if find_game(arguments.env) is None:
+        resolved_spec(arguments.env)
     workers = min(arguments.num_workers or usable_cores(), arguments.num_envs)
     print(describe_machine())
     results: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.factory import BACKENDS as AVAILABLE
 
-from .arguments import add_output, add_timing, check_known, make_parser, positive_ints, words
+from .arguments import add_output, add_timing, check_known, make_parser, natural_number, positive_ints, words
 from .contestants import BACKENDS, Contender, Settings, draw_actions
 from .emulator_limit import FRAME_SKIP, EmulatorLimit
 from .peers import PEERS
@@ -290,6 +290,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_timing(parser, rounds=5, seconds=2.0)
     parser.add_argument("--quick", action="store_true", help="3 short rounds; under a minute with the defaults")
-    parser.add_argument("--seed", type=int, metavar="N", default=0, help="seed of environments and actions (default 0)")
+    parser.add_argument(
+        "--seed", type=natural_number, metavar="N", default=0, help="seed of environments and actions (default 0)"
+    )
     add_output(parser, "throughput-ENV", plot="steps per second, the emulator limit as a line")
     return parser

@@ -14,7 +14,7 @@ from vecenv.atari import find_game
 from vecenv.doctor import describe_machine
 from vecenv.errors import UnknownSetting
 
-from .arguments import add_output, add_timing, check_known, make_parser, words
+from .arguments import add_output, add_timing, check_known, make_parser, some_words
 from .picture import save_picture
 from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate
@@ -238,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--pipelines",
-        type=words,
+        type=some_words,
         metavar="NAMES",
         default=list(PIPELINES),
         help=f"whose wrappers, comma-separated: {', '.join(PIPELINES)} (default: all)",

@@ -226,12 +226,17 @@ def test_what_cannot_be_written_is_refused_first(
 def test_words_of_the_command_line() -> None:
     assert words_of.words(" a, b,,a ") == ["a", "b"]
     assert words_of.words("") == []
+    assert words_of.some_words("a,b") == ["a", "b"]
     assert words_of.positive_ints("8, 64") == [8, 64]
+    assert words_of.natural_number("0") == 0
     for function, text in (
         (words_of.positive_int, "0"),
         (words_of.positive_int, "x"),
         (words_of.positive_int, "1.5"),
         (words_of.positive_ints, ""),
+        (words_of.natural_number, "-1"),
+        (words_of.natural_number, "0.5"),
+        (words_of.some_words, " ,"),
         (words_of.positive_ints, "3,-1"),
         (words_of.positive_number, "nan"),
         (words_of.positive_number, "inf"),

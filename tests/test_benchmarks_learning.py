@@ -131,7 +131,6 @@ def test_points_begin_with_the_first_finished_episode(tmp_path: Path) -> None:
         (["--algorithms", "sarsa", *TINY], "no algorithm 'sarsa'"),
         (["--envs", "NoSuchEnv-v0", "--total-steps", "9"], "NoSuchEnv"),
         (["--envs", "CartPole-v1"], "no limit"),
-        (["--envs", "", "--minutes", "1"], "at least one"),
         (["--solve-at", "1,2,3", "--envs", "CartPole-v1,Acrobot-v1"], "one for each of the 2"),
         ([*TINY, "--", "--no-such-setting", "3"], "no-such-setting"),
         ([*TINY, "--", "--num-envs", "0"], "num_envs"),

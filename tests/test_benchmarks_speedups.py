@@ -193,9 +193,18 @@ def test_a_training_with_other_settings_does_not_count(
 
 def test_a_file_that_is_no_list_of_trainings_is_refused(fake: Ladder, tmp_path: Path) -> None:
     path = tmp_path / "solved.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(UnknownSetting, match="cannot be read as a list of trainings"):
-        speedups.main(["--solve", "--solved", str(path)])
+    for text in ("a,b\n1,2\n", "a,b\n", "{}"):
+        path.write_text(text)
+        with pytest.raises(UnknownSetting, match="cannot be read as a list of trainings"):
+            speedups.main(["--solve", "--solved", str(path)])
+
+
+def test_an_empty_file_becomes_a_list_of_trainings(tmp_path: Path) -> None:
+    path = tmp_path / "solved.csv"
+    path.touch()
+    solution = solution_of("base", SolveResult(30.0, 10, True))
+    speedups_solve.append_solution(path, solution)
+    assert speedups_solve.read_solutions(path) == [solution]
 
 
 def test_a_training_without_the_mark_counts_as_longer_than_any(fake: Ladder) -> None:

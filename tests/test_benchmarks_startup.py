@@ -32,7 +32,10 @@ def test_startup_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "private memory per worker" in capsys.readouterr().out
 
 
-def test_startup_says_in_one_line_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_startup_says_in_one_line_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(startup, "resolved_spec", lambda env_id: None)
     assert startup.main(["--env", "NoSuchEnv-v0", "--num-envs", "1", "--rounds", "1"]) == 1
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
@@ -42,6 +45,8 @@ def test_startup_says_in_one_line_what_failed(capsys: pytest.CaptureFixture[str]
 def test_back_ends_are_checked_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownSetting, match="no back end 'threads'"):
         startup.main(["--backends", "threads"])
+    with pytest.raises(UnknownSetting, match="NoSuchEnv"):
+        startup.main(["--env", "NoSuchEnv-v0"])
     with pytest.raises(UnknownSetting, match="Atari games only"):
         startup.main(["--backends", "ale", "--env", "CartPole-v1"])
     monkeypatch.setattr(startup, "find_spec", lambda name: None)

@@ -13,6 +13,7 @@ import pytest
 from vecenv import cli
 from vecenv.benchmarks import demo
 from vecenv.benchmarks.timing import Rates
+from vecenv.errors import UnknownSetting
 
 SUMMARY = {"solved": True, "mean_return": 480.0, "env_steps": 100_000, "seconds": 12.0, "steps_per_second": 8000.0}
 
@@ -117,6 +118,13 @@ def test_missing_package_is_noticed_before_anything_runs(
     assert (printed.out, measured) == ("", [])
 
 
+def test_a_folder_that_cannot_be_made_is_noticed_before_anything_runs(measured: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UnknownSetting, match=r"--run-dir: .*file is a file"):
+        demo.main(["--run-dir", str(tmp_path / "file")])
+    assert measured == []
+
+
 def test_failing_comparison_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def measure(*arguments: object, **options: object) -> list[Rates]:
         raise OSError("no memory\nmore")
@@ -126,7 +134,7 @@ def test_failing_comparison_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().err == "vecenv demo: the Pong comparison failed: OSError: no memory\n"
 
 
-@pytest.mark.parametrize("words", [["--rounds", "0"], ["--seconds", "0"], ["--seconds", "-1"]])
+@pytest.mark.parametrize("words", [["--rounds", "0"], ["--seconds", "0"], ["--seconds", "-1"], ["--seed", "-1"]])
 def test_senseless_numbers_are_usage_errors(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         demo.main(words)
