@@ -18,7 +18,7 @@ BENCH_ARGS ?=
 .PHONY: help demo test setup check lint types docs package-tree portable format pong bench parity check-lowest check-rllib hooks dist clean
 
 help:
-	@echo "make demo      the main job on this machine: Pong back to back with Gymnasium, then PPO learns CartPole"
+	@echo "make demo      what it does, in under two minutes: Pong back to back with Gymnasium, then PPO learns CartPole"
 	@echo "make test      full set-up, then every test"
 	@echo "make setup     full set-up only"
 	@echo "make hooks     lint and types before every commit, by pre-commit"

@@ -19,7 +19,7 @@ from vecenv.preprocess.config import AtariConfig, find_preset
 from vecenv.registration import ROMS
 from vecenv.writable import check_writable
 
-from .arguments import check_known, make_parser, positive_int, words
+from .arguments import check_known, make_parser, positive_int, some_words
 from .parity_peers import PEER_NAMES, PEERS, Step, ours
 
 # Games with and without FIRE, with and without lives, of 210, 214 and 250 lines, of both palettes, with odd pixel
@@ -145,8 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [peer for peer in peers if find_spec(PEER_NAMES[peer][1]) is None]
     for peer in missing:
         print(f"left out: {PEER_NAMES[peer][0]} ({PEER_NAMES[peer][1]} is not installed)", file=sys.stderr)
-    if len(missing) == len(peers) or not games:
-        raise UnknownSetting("nothing would be compared: name at least one game and one peer that is installed")
+    if len(missing) == len(peers):
+        raise UnknownSetting("nothing would be compared: name at least one peer that is installed")
     results = []
     for peer in [peer for peer in peers if peer not in missing]:
         for rom in games:
@@ -238,11 +238,13 @@ The settings are fields of `AtariConfig`; each can be given to `make_vec` beside
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("vecenv bench parity", __doc__)
-    text = f"comma-separated (default {','.join(PEERS)})"
-    parser.add_argument("--peers", type=words, metavar="NAMES", default=list(PEERS), help=text)
+    text = f"whose preprocessing to compare with, comma-separated (default {','.join(PEERS)})"
+    parser.add_argument("--peers", type=some_words, metavar="NAMES", default=list(PEERS), help=text)
     text = f"names of ROMs, comma-separated (default {','.join(GAMES)})"
-    parser.add_argument("--games", type=words, metavar="NAMES", default=list(GAMES), help=text)
+    parser.add_argument("--games", type=some_words, metavar="NAMES", default=list(GAMES), help=text)
     parser.add_argument("--seeds", type=positive_int, metavar="N", default=3, help="seeds per game (default 3)")
-    parser.add_argument("--steps", type=positive_int, metavar="N", default=5000, help="steps per run (default 5000)")
+    parser.add_argument(
+        "--steps", type=positive_int, metavar="N", default=5000, help="agent steps per game and seed (default 5000)"
+    )
     parser.add_argument("--report", type=Path, metavar="PAGE.md", help="where to write the page (default: print it)")
     return parser

@@ -289,7 +289,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("env", metavar="ENV", help="id of the environment, such as PongNoFrameskip-v4 or CartPole-v1")
     text = "numbers of environments to try, comma-separated (default: cores x 1, 2, 4, ... 128, as far as memory goes)"
     parser.add_argument("--num-envs", type=positive_ints, metavar="N,N", help=text)
-    text = "time to measure; what has begun is finished (default 45)"
+    text = "seconds to spend on measuring; what has begun is finished (default 45)"
     parser.add_argument("--seconds", type=positive_number, metavar="S", default=45.0, help=text)
     add_output(parser, "tune-ENV")
     return parser

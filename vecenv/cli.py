@@ -35,33 +35,43 @@ class Command:
 COMMANDS = {
     "train": Command("vecenv.agents.train", "train an agent: vecenv train ppo --env CartPole-v1", "agents"),
     "eval": Command("vecenv.agents.evaluation", "play with a trained agent: vecenv eval CHECKPOINT", "agents"),
-    "demo": Command("vecenv.benchmarks.demo", "the main job on this machine, in under two minutes", "demo"),
+    "demo": Command(
+        "vecenv.benchmarks.demo",
+        "a look at what it does: Pong beside Gymnasium, PPO on CartPole; under two minutes",
+        "demo",
+    ),
     "bench": Command(
         "vecenv.benchmarks", "measure: vecenv bench throughput ENV; vecenv bench lists the others", "bench"
     ),
     "tune": Command(
-        "vecenv.benchmarks.tune", "the best back end, workers and batch size here: vecenv tune ENV", "bench"
+        "vecenv.benchmarks.tune", "find the fastest back end, workers and batch size: vecenv tune ENV", "bench"
     ),
-    "doctor": Command("vecenv.doctor", "facts about this machine, the packages and the back ends"),
+    "doctor": Command("vecenv.doctor", "what is installed, what each back end can do here, and what is wrong"),
 }
 
 BENCHMARKS = {
     "throughput": Command(
         "vecenv.benchmarks.throughput", "steps per second against the peers, in alternating rounds", "bench"
     ),
-    "limits": Command("vecenv.benchmarks.limits", "what stands between an emulator and a vector env", "bench"),
-    "wrappers": Command("vecenv.benchmarks.wrappers", "cost of every stage of an Atari agent step", "bench"),
+    "limits": Command(
+        "vecenv.benchmarks.limits", "where the time goes between a bare Atari emulator and a vector env", "bench"
+    ),
+    "wrappers": Command("vecenv.benchmarks.wrappers", "what each stage of an Atari agent step costs", "bench"),
     "parity": Command("vecenv.benchmarks.parity", "Atari presets beside the peers they are named after, bit for bit"),
-    "workers": Command("vecenv.benchmarks.workers", "cost of a round, busy share, uneven environments", "bench"),
-    "compiled": Command("vecenv.benchmarks.compiled", "CartPole as one kernel beside Gymnasium's, EnvPool's", "bench"),
+    "workers": Command(
+        "vecenv.benchmarks.workers", "what waking workers costs, how busy they are, uneven environments", "bench"
+    ),
+    "compiled": Command(
+        "vecenv.benchmarks.compiled", "CartPole as one kernel, beside Gymnasium's own vector env and EnvPool", "bench"
+    ),
     "engines": Command("vecenv.benchmarks.engines", "what our adapters cost beside the engines used bare", "bench"),
     "inference": Command("vecenv.benchmarks.inference", "actions per second, batched or once per env", "agents"),
     "adapters": Command("vecenv.benchmarks.adapters", "SB3 and Tianshou on their vector envs and on ours", "bench"),
-    "document": Command("vecenv.benchmarks.document", "all figures measured, on one page with the targets", "bench"),
+    "document": Command("vecenv.benchmarks.document", "measure everything, on one page with the targets", "bench"),
     "learning": Command("vecenv.benchmarks.learning", "return against time and steps, over seeds", "agents"),
-    "scaling": Command("vecenv.benchmarks.scaling", "cost of messages and bytes; a model of many cores", "ray"),
+    "scaling": Command("vecenv.benchmarks.scaling", "what messages and bytes cost, and a model of many cores", "ray"),
     "speedups": Command("vecenv.benchmarks.speedups", "the speed ladders of DQN, PPO and ES, rung by rung", "bench"),
-    "startup": Command("vecenv.benchmarks.startup", "cost of importing, building and one worker's memory", "bench"),
+    "startup": Command("vecenv.benchmarks.startup", "time to import and to build, memory of a worker", "bench"),
 }
 
 

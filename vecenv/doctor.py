@@ -285,7 +285,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     text = (
-        "env that is built to measure its memory; may come again (default CartPole-v1, and Pong where Atari is there)"
+        "env to build, to see whether it works and what memory it takes; can be given more than once "
+        "(default CartPole-v1, and Pong where ale-py is installed)"
     )
     parser.add_argument("--env", action="append", metavar="ID", help=text)
     parser.add_argument("--no-run", action="store_true", help="facts only: build no env to see whether it works")
