@@ -464,6 +464,42 @@ except NotImplementedError:
     assert finished.stdout.strip() == "done", finished.stdout + finished.stderr
 
 
+STALE_RECORD = """
+import os, time
+from ray._private import services
+from vecenv import make_vec
+from vecenv.ray_cluster import RayUnreachable
+services.find_gcs_addresses = frozenset  # the cluster of these tests is not to be found
+for record in RECORDS:
+    if record is not None:
+        os.makedirs(os.path.join(os.environ["RAY_TMPDIR"], "ray"), exist_ok=True)
+        with open(os.path.join(os.environ["RAY_TMPDIR"], "ray", "ray_current_cluster"), "w") as file:
+            file.write(record)
+    start = time.monotonic()
+    try:
+        make_vec("CartPole-v1", 2, "ray", backend_options={"address": "auto", "start_timeout": 2})
+    except RayUnreachable as error:
+        assert "no Ray cluster runs on this machine" in str(error), error
+        assert record is None or record in str(error), error
+        assert time.monotonic() - start < 20
+    else:
+        raise SystemExit("not refused")
+print("done")
+"""
+
+
+def test_a_record_of_a_cluster_that_is_gone_is_not_waited_for(tmp_path):
+    """``address="auto"`` means what Ray has written down of the last cluster, which may have been killed."""
+    with socket.socket() as silent, socket.socket() as closed:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        closed.bind(("127.0.0.1", 0))
+        records = [None, *(f"127.0.0.1:{one.getsockname()[1]}" for one in (silent, closed))]
+        script = STALE_RECORD.replace("RECORDS", repr(records))
+        finished = run_script(script, tmp_path, RAY_TMPDIR=str(tmp_path), RAY_ADDRESS="")
+    assert finished.stdout.strip() == "done", finished.stdout + finished.stderr
+
+
 SCRIPT = """
 import os, psutil, socket, time
 from vecenv import make_vec

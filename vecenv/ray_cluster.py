@@ -151,7 +151,7 @@ def _connect(address: str, object_store_memory: int | None, timeout: float, num_
     if address == "local":
         settings |= {"num_cpus": num_cpus, "include_dashboard": False, "object_store_memory": object_store_memory}
     else:
-        _check_alive(address, min(timeout, _CONNECT_SECONDS))
+        address = _checked_address(address, min(timeout, _CONNECT_SECONDS))
     with _quiet_environment(address == "local"):
         import ray
 
@@ -187,6 +187,31 @@ def _quiet_environment(own_cluster: bool) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
+def _checked_address(address: str, timeout: float) -> str:
+    """Make sure that a cluster is there to be joined; gives its address, where "auto" was given the one that Ray means.
+
+    Raises:
+        RayUnreachable: none is.
+        NotImplementedError: an address of Ray's client protocol.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address  # Ray takes it from there, too
+    if address != "auto":
+        _check_alive(address, timeout)
+        return address
+    from ray._private.services import get_ray_address_from_environment
+
+    try:
+        address = get_ray_address_from_environment("auto", None)
+        _check_alive(address, timeout)
+    except ConnectionError as error:
+        why = error if isinstance(error, RayUnreachable) else "Ray knows of none"
+        raise RayUnreachable(
+            f"address='auto': no Ray cluster runs on this machine ({why}); `ray start --head` starts one"
+        ) from error
+    return address
+
+
 def _check_alive(address: str, timeout: float) -> None:
     """Ask whether anything that could be Ray listens: Ray itself would try for two minutes, then end the process.
 
@@ -194,14 +219,12 @@ def _check_alive(address: str, timeout: float) -> None:
         RayUnreachable: nothing does.
         NotImplementedError: an address of Ray's client protocol.
     """
-    if address == "auto":  # Ray takes it from there, too
-        address = os.environ.get("RAY_ADDRESS") or address
     if "://" in address:
         raise NotImplementedError(
             f"address={address!r}: Ray's client protocol is not supported; run the script on a machine of the cluster "
             "and give 'host:port' or 'auto'"
         )
-    if address in ("auto", "local"):
+    if address == "local":
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
