@@ -133,8 +133,8 @@ class Measured(NamedTuple):
 
 
 def build(backend: str, env: Any, workers: int, num_envs: int) -> VecEnv:
-    """A vector env of a back end, reset; Ray's actors share cores as processes do."""
-    options = {"num_cpus": 0.1} if backend == "ray" else {}
+    """A vector env of a back end, reset; Ray's actors share cores as processes do, and send as from other machines."""
+    options = {"num_cpus": 0.1, "share_memory": False} if backend == "ray" else {}
     envs = make_vec(env, num_envs, backend, num_workers=workers, copy=False, backend_options=options)
     envs.reset(seed=0)
     return envs

@@ -26,9 +26,11 @@ machine has.
 `make_vec(..., backend="ray")` starts a cluster on this machine, or joins the one that `RAY_ADDRESS` or
 `backend_options=dict(address="host:port")` names. Every actor hosts a share of the environments and answers a step with
 one message: its rows as arrays, which Ray puts into its object store once and the caller reads there without a copy
-(below 100 kB Ray sends them in the message itself, as it does up to 4 MiB in a cluster started for us: on one machine
-that is cheaper). `backend_options` also takes `num_cpus`, `num_gpus`, `memory` and
-`resources` of every actor, `scheduling_strategy`, `runtime_env`, `on_worker_failure` and `step_timeout`.
+(below 100 kB Ray sends them in the message itself, as it does up to 4 MiB in a cluster started for us). An actor on the
+caller's machine leaves its rows in memory that both map, and its message says only that they are there. Here they are
+sent (`share_memory=False`), since the model is about actors on other machines. `backend_options` also takes `num_cpus`,
+`num_gpus`, `memory` and `resources` of every actor, `scheduling_strategy`, `runtime_env`, `on_worker_failure` and
+`step_timeout`.
 """
 
 _MODEL = """## The model

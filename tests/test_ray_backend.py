@@ -398,6 +398,7 @@ def test_settings_that_do_not_exist():
         ("num_cpus", "two", TypeError),
         ("start_timeout", 0, ValueError),
         ("step_timeout", True, TypeError),
+        ("share_memory", 1, TypeError),
         ("resources", [1], TypeError),
         ("address", 6379, TypeError),
         ("address", "nowhere", ValueError),

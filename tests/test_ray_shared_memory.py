@@ -148,6 +148,13 @@ def test_rows_that_are_sent_alone(monkeypatch, shared):
         assert min(steps.values()) > 3
 
 
+def test_rows_are_sent_where_that_is_asked_for():
+    with ray_envs([CountEnv] * 2, share_memory=False) as envs:
+        assert not envs._shared
+        assert envs.reset(seed=0)[0].tolist() == [[0, 0, 0]] * 2
+        assert envs.step([0, 0])[0].tolist() == [[0, 0, 1]] * 2
+
+
 def test_actions_wider_than_their_space_arrive_unrounded():
     fns = [functools.partial(NestedEnv, uid) for uid in range(2)]
     actions = {"push": np.full((2, 2), 0.1), "key": np.array([1, 2])}

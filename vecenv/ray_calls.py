@@ -23,6 +23,7 @@ from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import ActorGroup
+from vecenv.ray_settings import RaySettings
 from vecenv.ray_shared_rows import SharedRows
 from vecenv.ray_worker import SlicePlan, SliceReply, read_row_fields, write_row_fields
 from vecenv.recovery import Replacements
@@ -39,6 +40,7 @@ Question = tuple[Any, ...]
 class RayCalls(SendRecvVecEnv):
     """What `RayVecEnv` does for `VecEnv`, from the call to its results."""
 
+    _ray_settings: RaySettings
     _group: ActorGroup
     _replacements: Replacements
     _config_of: Callable[[int], WorkerConfig]
@@ -299,6 +301,8 @@ class RayCalls(SendRecvVecEnv):
         asked = {worker: self._group.ask(worker, "attach", plan) for worker, plan in plans.items()}
         for worker, reference in asked.items():
             address = self._group.fetch(worker, reference, "construction", timeout)
+            if not self._ray_settings.share_memory:
+                continue
             shared = SharedRows.of(address, *self._planned_spaces, len(self._group.rows[worker]))
             if shared is not None:
                 self._group.fetch(worker, self._group.ask(worker, "leave_rows"), "construction", timeout)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from vecenv.errors import EnvFailure, env_error
 from vecenv.pickling import dumps
 from vecenv.ray_calls import Question, RayCalls
-from vecenv.ray_settings import RaySettings
 from vecenv.ray_worker import SliceReply
 
 #: Steps that take this long together, in seconds, are worth a message.
@@ -31,7 +30,6 @@ class _Group(NamedTuple):
 class RayRows(RayCalls):
     """What `RayVecEnv` does for `send` and `recv`."""
 
-    _ray_settings: RaySettings
     # What was asked for and has not come, by reference, in the order of asking.
     _groups: dict[Any, _Group]
     # Rows that have come and were not received, the first to come first.

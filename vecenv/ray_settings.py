@@ -29,6 +29,8 @@ class RaySettings:
         scheduling_strategy: ``"DEFAULT"`` fills nodes up, ``"SPREAD"`` spreads actors over nodes.
         runtime_env: files, variables and packages that actors need, as Ray describes them.
         object_store_memory: bytes of the object store of a cluster of our own.
+        share_memory: whether rows of actors on the caller's machine stay in memory that both map. False: they are sent,
+            as from another machine; the results are the same.
         on_worker_failure: ``"raise"``: a dead actor or node raises `WorkerDied`. ``"restart"``: its envs are built anew
             wherever there is room, and their episodes truncated, see `vecenv.recovery`.
         step_timeout: seconds after which an actor that has not finished a call is killed and handled as dead. With a
@@ -45,6 +47,7 @@ class RaySettings:
     scheduling_strategy: str = "DEFAULT"
     runtime_env: Mapping[str, Any] | None = None
     object_store_memory: int | None = None
+    share_memory: bool = True
     on_worker_failure: str = "raise"
     step_timeout: float | None = None
     start_timeout: float = 60.0
@@ -73,6 +76,8 @@ class RaySettings:
                 _check_amount(name, getattr(self, name), zero=False)
         if self.start_timeout is None:
             raise TypeError("start_timeout: expected a positive number, got None")
+        if not isinstance(self.share_memory, bool):
+            raise TypeError(f"share_memory: expected True or False, got {self.share_memory!r}")
         if not isinstance(self.resources, Mapping):
             raise TypeError(f"resources: expected a mapping from name to amount, got {self.resources!r}")
         for name, amount in self.resources.items():
