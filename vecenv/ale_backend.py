@@ -52,7 +52,9 @@ CAPABILITIES = {
     "custom spaces": "refused",
 }
 
+Array = npt.NDArray[Any]
 _NO_LIMIT = 2**31 - 1
+_INFOS = ("lives", "frame_number", "episode_frame_number")
 _POSSIBLE: dict[str, tuple[Any, ...]] = {
     "conventions": ("ale",),
     "next_life": (False,),
@@ -159,6 +161,7 @@ class AleVecEnv(NativeVecEnv):
             use_fire_reset=config.fire_reset,
         )
         self._engine = engine
+        self._send, self._recv = engine.ale.send, engine.ale.recv
         self._paddle_strengths = np.ones(num_envs, np.float32)
         observation_space = gym.spaces.Box(0, 255, config.observation_shape, np.uint8)
         self._prepare(settings, num_envs, observation_space, engine.single_action_space)
@@ -178,12 +181,24 @@ class AleVecEnv(NativeVecEnv):
         return observations, _own_infos(infos)
 
     def _engine_send(self, actions: Any) -> None:
-        self._calls.send(self._engine.ale.send, actions, self._paddle_strengths)
+        self._calls.send(self._send, actions, self._paddle_strengths)
 
-    def _engine_receive(self) -> EngineBatch:
-        observations, rewards, terminations, truncations, infos = self._calls.receive(self._engine.ale.recv)[0]
+    def _receive_raw(self) -> Any:
+        return self._calls.receive(self._recv)[0]
+
+    def _read_batch(self, raw: Any) -> EngineBatch:
+        observations, rewards, terminations, truncations, infos = raw
         final = infos.get("final_obs")
         return EngineBatch(observations, rewards, terminations, truncations, _own_infos(infos), final)
+
+    def _plain_parts(self, raw: Any) -> tuple[Any, Array, Any] | None:
+        observations, rewards, terminations, truncations, infos = raw
+        if np.count_nonzero(terminations) or np.count_nonzero(truncations) or "final_obs" in infos:
+            return None
+        return observations, rewards, infos
+
+    def _info_places(self) -> dict[str, Any]:
+        return {key: key for key in _INFOS}
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let the engine go; arrays that it gave stay valid.
@@ -191,8 +206,8 @@ class AleVecEnv(NativeVecEnv):
         Args:
             kwargs: accepted and ignored, as Gymnasium does.
         """
-        self._engine = None
+        self._engine = self._send = self._recv = None
 
 
-def _own_infos(infos: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    return {key: infos[key] for key in ("lives", "frame_number", "episode_frame_number")}
+def _own_infos(infos: dict[str, Any]) -> dict[str, Array]:
+    return {key: infos[key] for key in _INFOS}

@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.base import StepResult
 from vecenv.engines import EngineRequest
+from vecenv.envpool_arrays import PoolArrays, own_infos
 from vecenv.envpool_tasks import Task, task_of
 from vecenv.native_batch import EngineBatch
 from vecenv.native_engine import NativeVecEnv
@@ -99,6 +100,7 @@ class EnvPoolVecEnv(NativeVecEnv):
         self.config = task.config
         self._clips_rewards = task.config is not None and task.config.clip_reward
         self._pool: Any = None
+        self._pool_arrays: PoolArrays
         self._task = task
         self._arguments = {
             **task.arguments,
@@ -108,6 +110,7 @@ class EnvPoolVecEnv(NativeVecEnv):
             "thread_affinity_offset": thread_affinity_offset,
         }
         self._prepare(settings, num_envs, task.observation_space, task.action_space, task.render_mode)
+        self._steps_at_once = self._whole
 
     def _check_partial_resets(self, what: str) -> None:
         if self._plays_lives:
@@ -132,7 +135,7 @@ class EnvPoolVecEnv(NativeVecEnv):
             warnings.simplefilter("ignore")  # the pool rounds the bounds of its space to float32
             pool = envpool.make(self._task.name, env_type="gymnasium", seed=seeds, **keywords)
             pool.observation_space  # noqa: B018  asked for at every batch, computed at the first
-        self._pool = pool
+        self._pool, self._pool_arrays = pool, PoolArrays(pool, self._arrays.actions)
 
     # -- resets ------------------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class EnvPoolVecEnv(NativeVecEnv):
             batch = self._gather()
             return batch.observations, batch.infos
         observations, infos = self._exchange(self._pool.reset)
-        return observations, _own_infos(infos)
+        return observations, own_infos(infos)
 
     def _exchange(self, function: Any, *arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Call a function of the pool that sends and receives.
@@ -188,28 +191,28 @@ class EnvPoolVecEnv(NativeVecEnv):
         part, infos = self._exchange(self._pool.reset, np.array(rows, np.int32))
         observations = map_arrays(self.observations, np.copy)
         _put_rows(observations, rows, part)
-        return observations, _spread(_own_infos(infos), rows, self.num_envs)
+        return observations, _spread(own_infos(infos), rows, self.num_envs)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _engine_send(self, actions: Any) -> None:
-        pool = self._pool
-        self._calls.send(pool._send, pool._from(actions))
+        self._calls.send(self._pool._send, self._pool_arrays.of_actions(actions))
 
     def _engine_receive(self) -> EngineBatch:
         if not self._whole:
             return self._gather()
-        batch = self._batch(self._calls.receive(self._pool._recv)[0])
+        return super()._engine_receive()
+
+    def _receive_raw(self) -> Any:
+        return self._calls.receive(self._pool._recv)[0]
+
+    def _read_batch(self, raw: Any) -> EngineBatch:
+        batch = self._pool_arrays.batch(raw)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             ended = np.flatnonzero(batch.terminations | batch.truncations)
             if len(ended):
                 return self._reset_ended(batch, ended)
         return batch
-
-    def _batch(self, states: list[Array]) -> EngineBatch:
-        """What the pool gave, as its own `recv` would return it."""
-        observations, rewards, terminations, truncations, infos = self._pool._to(states, False, True)
-        return EngineBatch(observations, rewards, terminations, truncations, _own_infos(infos))
 
     def _reset_ended(self, batch: EngineBatch, rows: Array) -> EngineBatch:
         """Begin the next episode of rows, in place."""
@@ -217,7 +220,7 @@ class EnvPoolVecEnv(NativeVecEnv):
         final_infos = map_arrays(batch.infos, np.copy)
         part, infos = self._exchange(self._pool.reset, rows.astype(np.int32))
         _put_rows(batch.observations, rows, part)
-        _put_rows(batch.infos, rows, _own_infos(infos))
+        _put_rows(batch.infos, rows, own_infos(infos))
         return batch._replace(final_observations=final_observations, final_infos=final_infos)
 
     def _games_over(self, batch: EngineBatch) -> Array:
@@ -226,18 +229,20 @@ class EnvPoolVecEnv(NativeVecEnv):
         game_over: Array = batch.infos["terminated"] != 0
         return game_over | batch.truncations
 
-    # -- batches as envs finish --------------------------------------------------------------------------------------
+    def _plain_parts(self, raw: Any) -> tuple[Any, Array, Any] | None:
+        return self._pool_arrays.plain_parts(raw)
 
-    def _env_ids(self, states: list[Array]) -> Array:
-        env_ids: Array = states[self._pool._state_keys.index("info:env_id")]
-        return env_ids
+    def _info_places(self) -> dict[str, Any]:
+        return self._pool_arrays.info_places
+
+    # -- batches as envs finish --------------------------------------------------------------------------------------
 
     def _gather(self) -> EngineBatch:
         """Receive all envs, which are all outstanding, and put them into env order."""
         parts, order = [], []
         for states in self._calls.receive(self._pool._recv, self.num_envs // self._group):
-            order.append(self._env_ids(states))
-            parts.append(self._batch(states))
+            order.append(self._pool_arrays.env_ids(states))
+            parts.append(self._pool_arrays.batch(states))
         places = np.argsort(np.concatenate(order))
         return _joined(parts, places)
 
@@ -263,8 +268,8 @@ class EnvPoolVecEnv(NativeVecEnv):
             return super()._receive_rows(outstanding, count, timeout)
         parts, rows = [], []
         for states in self._calls.receive_next(self._pool._recv, count // self._group):
-            rows += self._env_ids(states).tolist()
-            parts.append(self._batch(states))
+            rows += self._pool_arrays.env_ids(states).tolist()
+            parts.append(self._pool_arrays.batch(states))
         self._row_batch = parts[0] if len(parts) == 1 else _joined(parts, slice(None))
         _put_rows(self.observations, rows, self._row_batch.observations)
         return rows
@@ -308,11 +313,6 @@ class EnvPoolVecEnv(NativeVecEnv):
             kwargs: accepted and ignored, as Gymnasium does.
         """
         self._pool = None
-
-
-def _own_infos(infos: dict[str, Any]) -> dict[str, Any]:
-    """Infos of the envs, without what EnvPool says about its batch."""
-    return {key: value for key, value in infos.items() if key not in ("env_id", "players")}
 
 
 def _joined(parts: list[EngineBatch], places: Any) -> EngineBatch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -25,7 +25,8 @@ from vecenv.infos import Infos
 from vecenv.native_batch import EngineBatch, masked_infos, only_rows
 from vecenv.native_calls import EngineCalls
 from vecenv.native_fork import watch_forks
-from vecenv.send_recv import SendRecvVecEnv
+from vecenv.native_plain import PlainSteps
+from vecenv.native_refusals import EngineRefusals
 from vecenv.settings import EnvDescription, VectorSettings
 from vecenv.spaces import allocate_batch, copy_arrays, has_fixed_layout, map_arrays
 from vecenv.statistics import EpisodeStatistics, add_episode_infos, begin_episodes, end_episodes
@@ -33,20 +34,17 @@ from vecenv.statistics import EpisodeStatistics, add_episode_infos, begin_episod
 Array = npt.NDArray[Any]
 
 
-class NativeVecEnv(SendRecvVecEnv):
-    """A vector env whose envs live in an engine that steps all of them at once.
+class NativeVecEnv(EngineRefusals):
+    """A vector env whose envs live in an engine that steps all of them at once."""
 
-    Attributes:
-        engine: its name in messages.
-    """
-
-    engine: str
     # Rewards are clipped here, so that statistics see them unclipped.
     _clips_rewards = False
     # Whether this process has the threads of the engine; a fork of it has not.
     belongs_here = True
     # Whether resets of some envs need the observations of the others from here.
     _keeps_observations = False
+    # Whether the engine gives a whole batch at once.
+    _steps_at_once = True
     steps_rows_alone = False
 
     def _prepare(
@@ -78,19 +76,23 @@ class NativeVecEnv(SendRecvVecEnv):
         elif self._keeps_observations:
             self._kept = allocate_batch(observation_space, lambda _, s, d: np.zeros((num_envs, *s), d))
         self._newest: Any = self._kept if self._ring is None else map_arrays(self._ring, lambda array: array[self.slot])
-        self._engine_seeds: list[int] = [-1] * num_envs
+        self._engine_seeds = [-1] * num_envs
         self._started = False
         self._calls = EngineCalls()
         self._reset_infos: Infos | None = None
         self._row_batch: EngineBatch | None = None
         self._sent_resets: list[int | None] | None = None
         self._only_reset = np.zeros(num_envs, np.bool_)  # rows sent a reset alone and not received
+        self._plain = PlainSteps(self._arrays, action_space, self._clips_rewards)
+        self._is_plain = False  # whether no env was waiting for its reset when the step was sent
+        self._raw: Any = None  # received, but not yet read
         self.closed = False
         watch_forks(self)
 
     def _check_open(self, doing: str) -> None:
-        super()._check_open(doing)
-        self._check_no_fork(doing, self.belongs_here)
+        if self.closed or not self.belongs_here:
+            super()._check_open(doing)
+            self._check_no_fork(doing, self.belongs_here)
 
     # -- what adapters fill in ---------------------------------------------------------------------------------------
 
@@ -115,8 +117,24 @@ class NativeVecEnv(SendRecvVecEnv):
         """Start a step of all envs; actions are checked, those without effect replaced."""
 
     @abstractmethod
+    def _receive_raw(self) -> Any:
+        """Wait for all envs, rows in env order, and give what the engine gives."""
+
+    @abstractmethod
+    def _read_batch(self, raw: Any) -> EngineBatch:
+        """What the engine gave, as a batch."""
+
+    @abstractmethod
+    def _plain_parts(self, raw: Any) -> tuple[Any, Array, Any] | None:
+        """Observations, rewards and what holds the infos in what the engine gave; None: an episode or game ended."""
+
+    def _info_places(self) -> dict[str, Any]:
+        """Key -> index of an info in the last of the plain parts."""
+        return {}
+
     def _engine_receive(self) -> EngineBatch:
         """Wait for all envs, rows in env order."""
+        return self._read_batch(self._receive_raw())
 
     def _games_over(self, batch: EngineBatch) -> Array:
         """`[rows]` bool, where a whole game ended, which statistics count."""
@@ -199,6 +217,46 @@ class NativeVecEnv(SendRecvVecEnv):
         arrays.terminations[rows] = arrays.truncations[rows] = arrays.episode_ended[rows] = False
         begin_episodes(arrays, rows)
 
+    # -- steps in which nothing ends, which nearly all are ------------------------------------------------------------
+
+    def _begin_step(self, actions: Any) -> None:
+        self._raw = None  # a Ctrl-C may have left it
+        plain = self._plain
+        busy = self._outstanding or self._whole_sent or self._failed or self._calls.pending
+        self._is_plain = plain.is_ready and self._started and not busy and not np.count_nonzero(self._done)
+        if not self._is_plain:
+            super()._begin_step(actions)
+            return
+        own = plain.checked_actions(actions)
+        if own is None:
+            self._take_actions(actions, None)
+            own = self._arrays.actions
+        self._engine_send(own)
+        plain.prepare()
+
+    def _end_step(self, timeout: float | None = None, out: Any = None) -> StepResult:
+        """As for all back ends; a step in which nothing ended takes a shorter way to the same results."""
+        if not self._is_plain:
+            return super()._end_step(timeout, out)
+        self._is_plain = False
+        try:
+            raw = self._receive_raw()
+        except BaseException:
+            self._whole_sent = False
+            raise
+        plain = self._plain_parts(raw)
+        if plain is None:
+            self._raw = raw
+            return super()._end_step(timeout, out)
+        observations, rewards, columns = plain
+        self._whole_sent = False
+        self._take_observations(observations)
+        self.slot = self._next_slot()
+        result = self._plain.result(rewards, columns)
+        return (self._newest if out is None else self._returned_observations(out), *result)
+
+    # -- any step ----------------------------------------------------------------------------------------------------
+
     def _send_step(self, slot: int, wide: bool) -> None:
         self._count_interrupted()
         self._replace_ignored_actions()
@@ -227,7 +285,10 @@ class NativeVecEnv(SendRecvVecEnv):
         if self._reset_infos is not None:
             infos, self._reset_infos = self._reset_infos, None
             return infos
-        batch = self._engine_receive()
+        raw, self._raw = self._raw, None
+        batch = self._engine_receive() if raw is None else self._read_batch(raw)
+        if self._steps_at_once and not self._plain.is_ready:
+            self._plain.learn(batch.infos, self._info_places())
         self._take_observations(batch.observations)
         return self._take_batch(batch, slice(None))
 
@@ -328,60 +389,3 @@ class NativeVecEnv(SendRecvVecEnv):
             add_episode_infos(infos, arrays.episode_ended[rows], EpisodeStatistics.of(arrays, rows))
         infos["env_id"], infos["_env_id"] = np.array(rows), np.ones(len(rows), np.bool_)
         return observations, arrays.rewards[rows], terminations, truncations, infos
-
-    # -- what an engine does not have --------------------------------------------------------------------------------
-
-    def _refuse(self, doing: str, why: str = "its envs are no Python objects") -> NoReturn:
-        self._check_open(doing)
-        raise NotImplementedError(f"backend={self.engine!r} has no {doing}: {why}; use backend='subproc' or 'sync'")
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """``np_random_seed``: the seeds of the engine's generators, -1 before the first reset. All else is refused.
-
-        Raises:
-            NotImplementedError: any other name.
-        """
-        if name != "np_random_seed":
-            self._refuse("call and get_attr")
-        self._check_open("get_attr")
-        return tuple(self._engine_seeds)
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Refused.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        self._refuse("call and get_attr")
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Refused.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        self._refuse("set_attr")
-
-    def render(self) -> tuple[Any, ...] | None:
-        """Refused.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        self._refuse("render", "the engine hands out observations only")
-
-    def get_state(self) -> list[bytes]:
-        """Refused.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        self._refuse("get_state", "the engine keeps its state to itself")
-
-    def set_state(self, states: Sequence[bytes]) -> None:
-        """Refused.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        self._refuse("set_state", "the engine keeps its state to itself")
