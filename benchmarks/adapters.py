@@ -15,6 +15,7 @@ from vecenv.factory import make_vec
 from vecenv.registration import find_game
 
 from .arguments import add_output, add_quick, add_timing, make_parser, positive_int
+from .contestants import close_envs
 from .report import check_output, print_table, publish, samples_of
 from .timing import Rates, alternate, measure_rate
 
@@ -101,7 +102,7 @@ def _ppo(name: str, envs: Any, policy: str, rollout_steps: int) -> AdapterContes
         model.learn(rollout_steps * envs.num_envs, reset_num_timesteps=False)
         return int(rollout_steps * envs.num_envs)
 
-    return AdapterContestant(name, train, envs.close)
+    return AdapterContestant(name, train, functools.partial(close_envs, envs))
 
 
 def tianshou_contestants(env_id: str, num_envs: int, rollout_steps: int) -> list[AdapterContestant]:

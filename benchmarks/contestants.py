@@ -7,6 +7,7 @@ only SAME_STEP).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,24 @@ class VectorContestant:
 
     def close(self) -> None:
         """Close the environment."""
-        self._envs.close()
+        close_envs(self._envs)
+
+
+def close_envs(envs: Any) -> None:
+    """Close a vector env; of a peer whose call was interrupted, end the worker processes instead.
+
+    Their `close` first waits for the call's answers, without end where Ctrl-C came after one of them was taken. Ours
+    ends in bounded time.
+    """
+    is_ours = type(envs).__module__.partition(".")[0] == "vecenv"
+    processes = [] if is_ours else getattr(envs, "processes", [])
+    if not processes or not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        envs.close()
+        return
+    for process in processes:
+        process.kill()
+        process.join()
+    envs.closed = True  # or it would be closed once more when it is collected
 
 
 def draw_actions(settings: Settings, count: int = ACTION_BATCHES) -> list[np.ndarray]:

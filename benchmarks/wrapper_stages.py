@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from vecenv.preprocess.area_weights import area_weights
 from vecenv.preprocess.config import AtariConfig
 from vecenv.preprocess.palette import NOT_MIXED, gray_pairs
 
+from .contestants import close_envs
 from .timing import measure_rate
 
 FRAME_SKIP = 4
@@ -287,7 +289,8 @@ def worker_stage(pipeline: str, rom: str, env_id: str) -> Stage:
         envs.reset()
     num_actions = len(rom_facts(rom).minimal_actions)
     actions: list[npt.NDArray[np.int64]] = list(np.random.default_rng(3).integers(num_actions, size=(512, 1)))
-    return Stage(f"{pipeline}: in a worker", lambda index: envs.step(actions[index]), len(actions), envs.close)
+    close = functools.partial(close_envs, envs)
+    return Stage(f"{pipeline}: in a worker", lambda index: envs.step(actions[index]), len(actions), close)
 
 
 class _EnvFactory:
