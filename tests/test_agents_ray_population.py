@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("one_torch_threa
 
 #: A small share of a CPU: several engines fit on the cluster at a time.
 CONFIG = ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True, engine="ray", workers=2, ray_cpus=0.2)
+INLINE = dataclasses.replace(CONFIG, engine="inline", ray_cpus=1.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,7 +60,7 @@ def engine_of(es: ES) -> RayEngine:
 @pytest.fixture(scope="module")
 def inline() -> Iterator[tuple[bytes, bytes, dict[str, Any]]]:
     """Parameters after two and three generations inline, and the state between."""
-    es = learner(dataclasses.replace(CONFIG, engine="inline"))
+    es = learner(INLINE)
     two = trained(es)
     state = es.state_dict()
     yield two, trained(es, 1), state
@@ -90,7 +91,7 @@ def test_a_run_goes_on_with_another_engine(shared: ES, inline: Any) -> None:
     assert trained(shared, 1) == inline[1]
     shared.load_state_dict(before)
     assert trained(shared) == inline[0]
-    back = learner(dataclasses.replace(CONFIG, engine="inline"))
+    back = learner(INLINE)
     back.load_state_dict(shared.state_dict())
     assert trained(back, 1) == inline[1]
     end(back)
