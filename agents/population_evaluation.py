@@ -128,34 +128,31 @@ class PopulationEvaluator:
     def _play(self, broadcast: Broadcast, pairs: Sequence[int], stop_requested: Callable[[], bool]) -> list[PairResult]:
         """Play pairs that all fit into the rows."""
         self._load(broadcast, pairs)
-        num_rows, limit = 2 * len(pairs), self.config.max_episode_steps
         active = np.zeros(self.envs.num_envs, np.bool_)
-        active[:num_rows] = True
+        active[: 2 * len(pairs)] = True
         moments = None
         if self.config.normalise_observations and broadcast.observation_mean is not None:
             moments = ObservationMoments(self.envs.num_envs, broadcast.observation_mean)
         observations, _ = self.envs.reset(seed=self._env_seeds(broadcast.generation, pairs))
         returns, lengths = np.zeros(self.envs.num_envs), np.zeros(self.envs.num_envs, np.int64)
         played_before = self.envs.episode_statistics().episode_counts
-        while active.any():
+        steps, limit = 0, self.config.max_episode_steps
+        while np.count_nonzero(active):  # a tenth of the time of any()
             if stop_requested():
                 raise CollectionInterrupted
             if moments is not None:
                 moments.add(observations, active)
             actions = self._to_env(self._policy.act(observations).actions)
             observations, _, terminations, truncations, _ = self.envs.step(actions)
-            lengths += active
-            ended = terminations | truncations
-            if limit:
-                ended |= lengths >= limit
-            ended &= active
-            if ended.any():
+            steps += 1
+            ended = active if steps == limit else (terminations | truncations) & active
+            if np.count_nonzero(ended):
                 statistics = self.envs.episode_statistics()
                 # An end that is not the whole game's, such as a lost life or the cut, leaves its return running.
                 is_whole = statistics.episode_counts > played_before
                 totals = np.where(is_whole, statistics.last_returns, statistics.returns)
-                returns[ended] = totals[ended]
-                active &= ~ended
+                returns[ended], lengths[ended] = totals[ended], steps
+                active = active & ~ended
         return [
             self._result(broadcast.generation, pair, 2 * place, returns, lengths, moments)
             for place, pair in enumerate(pairs)

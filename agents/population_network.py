@@ -47,8 +47,12 @@ class ObservationScaling(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """The scaled ``observations`` [B, ...]: float32, of the same shape."""
+        return self.scale_into(torch.empty_like(observations, dtype=torch.float32), observations)
+
+    def scale_into(self, room: Tensor, observations: Tensor) -> Tensor:
+        """Write the scaled ``observations`` into ``room``, float32 and of the same shape, and give it back."""
         # Two roundings, never a fused one: the result must not depend on which loop computes a component.
-        scaled = torch.sub(observations.to(torch.float32), self.shift).mul_(self.factor)
+        scaled = room.copy_(observations).sub_(self.shift).mul_(self.factor)
         return scaled if self.limit is None else scaled.clamp_(-self.limit, self.limit)
 
 
@@ -125,7 +129,7 @@ class SquashedMean:
         means = torch.tanh(outputs)
         if self._bounded is not None:
             means = torch.where(self._bounded, means, outputs)
-        return means * self._half + self._center, outputs.new_zeros(len(outputs))
+        return means.mul_(self._half).add_(self._center), outputs.new_zeros(len(outputs))
 
 
 def action_head(action_space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> str | SquashedMean:
@@ -151,9 +155,12 @@ class StackedNetwork(nn.Module):
         self.num_outputs = network.num_outputs
         self.num_members = num_members
         self.device = next(network.parameters()).device
-        self._steps: list[StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]] = []
-        for layer in network.layers:
-            self._steps.append(_stacked(layer, num_members, self.device))
+        steps = [_stacked(layer, num_members, self.device) for layer in network.layers]
+        self._steps: list[StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]] = steps
+        self._first: StackedLinear | None = None
+        if isinstance(network.layers[0], nn.Flatten) and isinstance(steps[1], StackedLinear):
+            # Vectors are scaled where the first product reads them, without a copy in between.
+            self._first, self._room, self._steps = steps[1], steps[1].room, steps[1:]
 
     def load(self, member: int, parameters: Tensor) -> None:
         """Set one member's weights from a flat vector [P], in the order of ``network.parameters()``."""
@@ -166,14 +173,25 @@ class StackedNetwork(nn.Module):
 
         The zeros are the caller's; outputs are valid until the next call.
         """
-        x = self.scaling(observations)
+        if self._first is None:
+            x = self.scaling(observations)
+        else:
+            if self._room.shape != observations.shape:
+                self._room = self._room.view(observations.shape)
+            self.scaling.scale_into(self._room, observations)
+            x = self._first.inputs
         for step in self._steps:
             x = step(x)
-        return x[:, : self.num_outputs], x.new_zeros(self.num_members)
+        return x[:, 0, : self.num_outputs], x.new_zeros(self.num_members)
 
 
 class StackedLinear:
-    """N linear layers: [N, in] -> [N, out], both filled up with zeros to whole lines of 64 bytes."""
+    """N linear layers: [N, in] -> [N, 1, out], both filled up with zeros to whole lines of 64 bytes.
+
+    Attributes:
+        inputs: [N, 1, in] float32, filled up; what it is called with where `room` has been written.
+        room: [N, in], the view of `inputs` without what fills it up.
+    """
 
     def __init__(self, layer: nn.Linear, num_members: int, device: torch.device) -> None:
         """Room for N members shaped like ``layer``."""
@@ -181,8 +199,9 @@ class StackedLinear:
         num_in, num_out = _aligned(layer.in_features), _aligned(layer.out_features)
         self._weights = torch.zeros(num_members, num_in, num_out, device=device)
         self._biases = torch.zeros(num_members, 1, num_out, device=device)
-        self._inputs = torch.zeros(num_members, 1, num_in, device=device)
+        self.inputs = torch.zeros(num_members, 1, num_in, device=device)
         self._outputs = torch.zeros(num_members, 1, num_out, device=device)
+        self.room = self.inputs[:, 0, : layer.in_features]
 
     def load(self, member: int, parameters: Tensor) -> Tensor:
         """Take the member's weights from the front of a flat vector; returns the rest."""
@@ -193,13 +212,15 @@ class StackedLinear:
         return parameters[size + num_out :]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """One product for all members."""
-        if x.shape[1] == self._inputs.shape[2] and x.is_contiguous():  # made by the layer before: filled up already
-            inputs = x.unsqueeze(1)
-        else:
-            inputs = self._inputs
-            inputs[:, 0, : self._shape[1]] = x[:, : self._shape[1]]
-        return torch.baddbmm(self._biases, inputs, self._weights, out=self._outputs).squeeze(1)
+        """One product for all members.
+
+        Args:
+            x: [N, in]; or, filled up already, `inputs` or what another layer of this kind gave.
+        """
+        if x.dim() == 2:
+            self.room.copy_(x)
+            x = self.inputs
+        return torch.baddbmm(self._biases, x, self._weights, out=self._outputs)
 
 
 class StackedConvolution:
