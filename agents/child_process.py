@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from vecenv.channel import Channel
 from vecenv.fork_server import python_command, worker_environment
+from vecenv.interrupts import interrupts_held_back
 from vecenv.worker_process import WorkerProcess
 
 TERMINATE_SECONDS = 0.5
@@ -50,9 +51,10 @@ class ChildProcess:
         code = f"from {module} import {function}; {function}([int(word) for word in sys.argv[1:]])"
         try:
             command = python_command(code, *map(str, descriptors))
-            popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=tuple(descriptors)
-            )
+            with interrupts_held_back():
+                popen = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=tuple(descriptors)
+                )
         except BaseException:
             self.leave()
             raise

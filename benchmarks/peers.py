@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from vecenv.errors import UnknownSetting
+from vecenv.interrupts import leave_interrupts_to_the_user
 from vecenv.registration import game_name
 
 from .bare_game import bare_game
@@ -65,7 +65,7 @@ class StableBaselinesFactory:
 def _leave_interrupts_to_the_parent() -> None:
     """In a peer's worker: Ctrl-C reaches every process of the terminal, and a worker it ended could not be closed."""
     if multiprocessing.parent_process() is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        leave_interrupts_to_the_user()
 
 
 def _gymnasium_async(settings: Settings, name: str, actions: Actions) -> VectorContestant:

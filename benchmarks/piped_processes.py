@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+
+from vecenv.interrupts import interrupts_held_back, leave_interrupts_to_the_user
 
 #: Runs in a process of its own: says anything once it is ready, then serves until the pipe ends.
 Serve = Callable[[Connection, Any], None]
@@ -37,7 +37,7 @@ class PipedProcesses:
                 ours, theirs = context.Pipe()
                 self.pipes.append(ours)
                 process = context.Process(target=_main, args=(theirs, serve, setup), daemon=True)
-                with _sparing_sigint():
+                with interrupts_held_back():
                     process.start()
                 self.processes.append(process)
                 theirs.close()
@@ -56,19 +56,6 @@ class PipedProcesses:
             process.join()
 
 
-@contextlib.contextmanager
-def _sparing_sigint() -> Iterator[None]:
-    """A process started in here is not interrupted by a Ctrl-C before `_main` has taken charge of the signal."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited; what comes meanwhile waits
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _main(pipe: Connection, serve: Serve, setup: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent ends us
+    leave_interrupts_to_the_user()  # which ends us
     serve(pipe, setup)

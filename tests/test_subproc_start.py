@@ -15,7 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from vecenv import SubprocVecEnv, make_vec
+from vecenv import SubprocVecEnv, make_vec, worker_process
+from vecenv.fork_server import ForkServer
 from vecenv.testing import CountEnv
 
 METHODS = ("forkserver", "spawn", "fork")
@@ -313,6 +314,23 @@ def test_interrupting_prints_one_traceback(tmp_path):
     while time.monotonic() < deadline and any(map(psutil.pid_exists, pids)):
         time.sleep(0.02)
     assert not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_an_interrupt_while_a_process_starts_is_left_to_the_user(context, monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            self.send_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    server = ForkServer()
+    monkeypatch.setattr(worker_process, "fork_server", lambda: server)
+    with SubprocVecEnv([CountEnv], context=context) as envs:
+        envs.reset()
+        status = Path(f"/proc/{envs.processes[0].pid}/status").read_text() if sys.platform == "linux" else ""
+        held_back = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk")]
+        assert not any(mask & 1 << signal.SIGINT - 1 for mask in held_back)  # an env may want the signal
 
 
 def test_threads_in_the_users_process_do_not_matter():

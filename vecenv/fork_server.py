@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from multiprocessing import spawn, util
 from typing import Any
 
+from vecenv.interrupts import interrupts_held_back, leave_interrupts_to_the_user
+
 #: Read once by numeric libraries when they are loaded, so they must stand in the environment before that.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -139,7 +141,7 @@ class ForkServer:
             "from vecenv.fork_server import serve; serve(int(sys.argv[1]))",
             str(theirs.fileno()),
         )
-        with theirs:
+        with theirs, interrupts_held_back():
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=[theirs.fileno()]
             )
@@ -206,7 +208,7 @@ def serve(control_fd: int) -> None:
     Args:
         control_fd: descriptor of the socket to the user's process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_interrupts_to_the_user()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     control = socket.socket(fileno=control_fd)
     _preload(_BASE_PRELOAD)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from vecenv.interrupts import leave_interrupts_to_the_user
 from vecenv.signals import uses_linux_means
 
 
@@ -24,7 +25,7 @@ def begin_child(descriptors: Sequence[int], lifeline_fd: int) -> None:
         descriptors: all that it was given; processes that it starts do not inherit them.
         lifeline_fd: the one of them that is for `end_with`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_interrupts_to_the_user()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)

@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 
 from vecenv.errors import UnknownSetting
 from vecenv.fork_server import begin_process, end_process, fork_server, python_command, worker_environment
+from vecenv.interrupts import interrupts_held_back
 
 START_METHODS = ("forkserver", "spawn", "fork")
 
@@ -151,7 +152,10 @@ def _spawn(descriptors: Sequence[int]) -> WorkerProcess:
     command = python_command(
         "from vecenv.worker import worker_main; worker_main([int(word) for word in sys.argv[1:]])", *words
     )
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=tuple(descriptors))
+    with interrupts_held_back():
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=worker_environment(), pass_fds=tuple(descriptors)
+        )
     process.returncode = 0  # it is waited for below, where an unknown status stays unknown
     return WorkerProcess(process.pid, _exit_code_reader(process.pid))
 
