@@ -507,3 +507,25 @@ def test_attributes():
     for call in (envs.render, envs.get_state, lambda: envs.get_attr("state"), lambda: envs.send([0, 0]), envs.recv):
         with pytest.raises(ClosedEnvironmentError):
             call()
+
+
+@pytest.mark.parametrize("num_envs", [2048, 2051])
+def test_large_batches_are_rows_of_small_ones(num_envs):
+    """Whatever lies between the numbers of an env in memory: results, attributes and saved states do not show it."""
+    large = vecenv.make_vec("CartPole-v1", num_envs, "compiled")
+    seeds = list(range(num_envs))
+    ends = slice(num_envs - 5, num_envs)
+    small = vecenv.make_vec("CartPole-v1", 5, "compiled")
+    np.testing.assert_array_equal(large.reset(seed=seeds)[0][ends], small.reset(seed=seeds[ends])[0])
+    actions = np.random.default_rng(0).integers(0, 2, (40, num_envs))
+    for row in actions[:30]:
+        for ours, theirs in zip(large.step(row)[:4], small.step(row[ends])[:4], strict=True):
+            np.testing.assert_array_equal(ours[ends], theirs)
+    saved, states = large.get_state(), large.get_attr("state")
+    np.testing.assert_array_equal(states[ends], small.get_attr("state"))
+    following = [large.step(row)[0].copy() for row in actions[30:]]
+    large.set_state(saved)
+    large.set_attr("state", list(states))
+    np.testing.assert_array_equal([large.step(row)[0].copy() for row in actions[30:]], following)
+    large.close()
+    small.close()

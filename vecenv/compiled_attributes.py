@@ -51,7 +51,7 @@ class CompiledAttributes(CallOrder):
         if name == "np_random_seed":
             return tuple(self._env_seeds)
         if name == "state":
-            return tuple(self._batch.state.T.copy())
+            return tuple(self._batch.state[:, : self.num_envs].T.copy())
         if name in self._env.parameters._fields:
             return (getattr(self._env.parameters, name),) * self.num_envs
         raise AttributeError(
@@ -83,7 +83,7 @@ class CompiledAttributes(CallOrder):
                 raise ValueError(
                     f"set_attr('state'): expected {self._env.state_size} numbers for environment {row}, got {state!r}"
                 )
-        self._batch.state[...] = np.stack(states, axis=1)
+        self._batch.state[:, : self.num_envs] = np.stack(states, axis=1)
         self._ring_is_behind = True
 
     # -- saved states ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class CompiledAttributes(CallOrder):
         self._check_not_outstanding("get_state", range(self.num_envs) if self._whole_sent else ())
         batch = self._batch
         records = np.zeros(self.num_envs, self._record)
-        records["state"] = batch.state.T
+        records["state"] = batch.state[:, : self.num_envs].T
         records["episodes"] = batch.episodes
         records["episodes"][:, 0] -= time.monotonic()
         for name in ("generators", "steps", "returns", "over"):
@@ -135,7 +135,7 @@ class CompiledAttributes(CallOrder):
             raise env_error(failures, "set_state") from failures[0].exception
         self._drop_outstanding()
         batch = self._batch
-        batch.state[...] = records["state"].T
+        batch.state[:, : self.num_envs] = records["state"].T
         batch.episodes[...] = records["episodes"]
         batch.episodes[:, 0] += time.monotonic()
         for name in ("generators", "steps", "returns", "over"):

@@ -11,13 +11,28 @@ Array = npt.NDArray[Any]
 NEXT_STEP, SAME_STEP, DISABLED = 0, 1, 2
 #: Columns of `Batch.episodes`.
 STARTED, COUNT, LAST_RETURN, LAST_LENGTH, LAST_SECONDS = range(5)
+_PAGE, _APART = 4096, 9 * 64  # bytes
+_FEW = 2047  # envs whose numbers lie in a level-1 or level-2 cache whichever way
+
+
+def columns_of_state(num_envs: int) -> int:
+    """How far apart the numbers of one env's state lie, in numbers; those behind the last env are not used.
+
+    A level-1 cache has few places for addresses that are whole pages apart, fewer than the arrays that a step goes
+    through side by side. Where the numbers of an env of a large batch would lie so, as with any multiple of 512 envs,
+    they are moved some cache lines further apart.
+    """
+    beyond = 8 * num_envs % _PAGE
+    if num_envs <= _FEW or _APART // 4 < beyond < _PAGE - _APART // 4:
+        return num_envs
+    return num_envs + (_APART - beyond) % _PAGE // 8
 
 
 class Batch(NamedTuple):
     """What the envs of a batch are.
 
     Attributes:
-        state: `[state_size, num_envs] float64`.
+        state: `[state_size, num_envs or more] float64`; see `columns_of_state`.
         generators: `[num_envs, 4] uint64`, see `pcg64`.
         steps: `[num_envs] int64`, inner steps of the running episode.
         returns: `[num_envs] float64`, its rewards so far.
@@ -26,6 +41,7 @@ class Batch(NamedTuple):
         episodes: `[num_envs, 5] float64`: start of the running episode (monotonic clock, seconds), episodes ended,
             and return, length in steps and seconds of the last ended one.
         actions: `[num_envs] int64` or `[num_envs, size] float64`: the actions that `advance` gets.
+        found: `[words] int64`, scratch, as many as `over_words`.
         rows: `[num_envs] int64`, rows of `over` in order.
         listed: `[1] int64`, how many of `rows` there are; -1: `over` was changed since they were listed.
         starts: `[num_envs, state_size] float64`, scratch.
@@ -40,6 +56,7 @@ class Batch(NamedTuple):
     over_words: Array
     episodes: Array
     actions: Array
+    found: Array
     rows: Array
     listed: Array
     starts: Array

@@ -55,7 +55,7 @@ class CompiledEnv:
         state_size: numbers (float64) that are an env's state.
         parameters: an instance of a NamedTuple class of this env's own, whose fields are numbers.
         start: ``start(state, row, generators, bounds, parameters)`` begins an episode: writes ``state[:, row]``, of
-            shape `[state_size, num_envs]`, and draws with ``vecenv.pcg64.uniform(generators, row, low, high)``.
+            shape `[state_size, num_envs or more]`, and draws with ``vecenv.pcg64.uniform(generators, row, low, high)``.
         advance: ``advance(state, row, actions, generators, parameters) -> (reward, terminated)`` plays one step;
             ``actions[row]`` for a Discrete (int64), ``actions[row, i]`` for a Box (float64).
         observe: ``observe(state, row, observations, parameters)`` writes ``observations[row, :]``.

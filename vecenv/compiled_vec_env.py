@@ -20,7 +20,7 @@ from vecenv.base import StepResult, VecEnv
 from vecenv.batch import batch_arrays, plan_batch
 from vecenv.buffers import Block, Layout
 from vecenv.compiled_attributes import CompiledAttributes
-from vecenv.compiled_batch import DISABLED, NEXT_STEP, SAME_STEP, STARTED, Batch, Results, Rules
+from vecenv.compiled_batch import DISABLED, NEXT_STEP, SAME_STEP, STARTED, Batch, Results, Rules, columns_of_state
 from vecenv.compiled_env import CompiledEnv, note_functions
 from vecenv.compiled_kernels import kernels_of, machine_code
 from vecenv.infos import Infos
@@ -100,7 +100,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
         self._given = np.zeros(num_envs if self._discrete else 0, np.int64)
         over = aligned_zeros(-(-num_envs // _WORD) * _WORD, np.bool_)
         self._batch = Batch(
-            state=aligned_zeros((env.state_size, num_envs)),
+            state=aligned_zeros((env.state_size, columns_of_state(num_envs))),
             generators=aligned_zeros((num_envs, GENERATOR_SIZE), np.uint64),
             steps=aligned_zeros(num_envs, np.int64),
             returns=aligned_zeros(num_envs),
@@ -108,6 +108,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
             over_words=over.view(np.uint64),
             episodes=np.zeros((num_envs, 5)),
             actions=np.zeros_like(self._given if self._discrete else self._arrays.actions),
+            found=np.zeros(len(over) // _WORD, np.int64),
             rows=np.zeros(num_envs, np.int64),
             listed=np.full(1, -1),
             starts=np.zeros((num_envs, env.state_size)),
