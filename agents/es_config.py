@@ -35,8 +35,7 @@ class ESConfig:
     subtract_mean_image: bool = True
     """Image networks see the difference from the mean image of some random steps before the first generation."""
     unperturbed_pairs: int = 0
-    """Further pairs that play the parameters without noise. Where there are any, theirs are the episodes that count as
-    results (for --solve-at, and for the best parameters); otherwise those of the whole population do."""
+    """Further pairs that play without noise: where there are any, theirs are the episodes that count as results."""
     max_episode_steps: int = 0
     """Episodes are cut after this many steps; 0 leaves it to the environment."""
     network: NetworkName = "mlp"
@@ -44,24 +43,19 @@ class ESConfig:
     hidden_size: int = 32
     """Width of the two hidden layers of mlp, or of the layer behind the convolutions."""
     engine: EngineName = "inline"
-    """Who plays: inline, this process in the environments of the back end; processes, each with environments
-    and batched inference of its own; or ray, actors of a Ray cluster likewise. Parameters are the same to the last
-    bit."""
+    """Who plays: inline (this process), processes, or ray (actors of a cluster); the same parameters in any case."""
     workers: int = 0
-    """Processes or actors of the engine; 0 takes one per usable core, or per free CPU of the Ray cluster. Never more
-    than there are pairs."""
+    """Processes or actors of the engine; 0 takes one per usable core, or per free CPU of the Ray cluster."""
     pairs_at_once: int = 0
-    """Pairs that one worker plays side by side; 0 is an equal share of all. Fewer save memory and even out episodes of
-    different lengths."""
+    """Pairs that one worker plays side by side; 0 is an equal share of all, fewer save memory."""
     report_share: float = 1.0
-    """A generation goes on once this share of its pairs has reported, and drops the rest, so that one slow worker holds
-    up nobody. Below 1 this CHANGES RESULTS: which pairs count then depends on time, long episodes are the ones dropped,
-    and runs cannot be repeated. Only what is dealt in small portions can be cut off: see pairs_at_once."""
+    """Share of the pairs that a generation waits for; below 1 results CHANGE and cannot be repeated."""
+    # The rest is dropped, so that one slow worker holds up nobody: which pairs count then depends on time, and long
+    # episodes are the ones dropped. Only what is dealt in small portions can be cut off: see pairs_at_once.
     start_timeout: float = 120.0
     """Seconds that workers may take to start and to build their environments."""
     ray_address: str | None = None
-    """Ray cluster that engine ray joins, host:port or auto; by default the one that RAY_ADDRESS names, or one of our
-    own on this machine."""
+    """Ray cluster that engine ray joins, host:port or auto; by default that of RAY_ADDRESS, else one of our own."""
     ray_cpus: float = 1.0
     """CPUs that Ray sets aside for each worker of engine ray; a fraction lets workers share one."""
 

@@ -1,9 +1,10 @@
 """``vecenv bench engines``: what the adapter around an engine costs beside the same engine used bare.
 
-Both do the same work: the same environments, seed, actions and threads. They take short turns, and every round gives
-one ratio, so that whatever slows the machine for longer than a turn slows both. The cost is one minus the median of the
-ratios; its interval is that of the percentile bootstrap (B. Efron, "Bootstrap methods: another look at the jackknife",
-Annals of Statistics 7, 1979).
+Both do the same work: the same environments, seed, actions, threads and, turn by turn, the same number of steps, so
+that neither plays a dearer part of a game than the other. Turns are short and every round gives one ratio, so that
+whatever slows the machine for longer than a turn slows both. The cost is one minus the median of the ratios; its
+interval is that of the percentile bootstrap (B. Efron, "Bootstrap methods: another look at the jackknife", Annals of
+Statistics 7, 1979).
 """
 
 from __future__ import annotations
@@ -25,7 +26,17 @@ from vecenv.cores import usable_cores
 from vecenv.doctor import describe_machine
 from vecenv.errors import MissingExtra, UnknownSetting
 
-from .arguments import add_output, add_quick, add_timing, check_known, make_parser, positive_int, positive_ints, words
+from .arguments import (
+    add_output,
+    add_quick,
+    add_timing,
+    check_known,
+    make_parser,
+    natural_number,
+    positive_int,
+    positive_ints,
+    words,
+)
 from .compare import Samples
 from .contestants import BACKENDS, Contender, Settings, VectorContestant, draw_actions
 from .peers import PEERS
@@ -37,6 +48,8 @@ DEFAULT_ENVS = ("PongNoFrameskip-v4", "CartPole-v1")
 #: What an adapter may cost on Atari games.
 ALLOWED = 0.03
 _RESAMPLES = 4000
+#: Steps of a batch that tell how many make a turn.
+_PROBE = 100
 
 
 class BareKernel:
@@ -77,6 +90,32 @@ PAIRS: dict[str, tuple[Contender, Contender]] = {
     "envpool": (BACKENDS["envpool"], PEERS["envpool"]),
     "compiled": (BACKENDS["compiled"], Contender("bare kernel", _bare_kernel)),
 }
+
+
+@dataclass
+class EvenTurns:
+    """A contestant whose turns are so many steps, however long they take.
+
+    Args:
+        contestant: what is stepped.
+        batches: steps of the whole batch in a turn.
+    """
+
+    contestant: VectorContestant
+    batches: int
+
+    @property
+    def name(self) -> str:
+        """The contestant's."""
+        return self.contestant.name
+
+    def measure(self, seconds: float) -> float:
+        """Take a turn; `seconds` is what `batches` was chosen for.
+
+        Returns:
+            Agent steps per second, all environments together.
+        """
+        return self.contestant.play(self.batches)
 
 
 @dataclass(frozen=True)
@@ -121,7 +160,10 @@ def measure(settings: Settings, engine: str, *, rounds: int, seconds: float) -> 
             stack.enter_context(closing(contender.build(settings, name, actions)))
             for contender, name in zip(PAIRS[engine], ("ours", "bare"), strict=True)
         ]
-        ours, bare = alternate(pair, rounds=rounds, seconds=seconds, warm_up_seconds=max(0.5, seconds))
+        slower = min([contestant.play(_PROBE) for contestant in pair])
+        batches = max(1, round(slower * seconds / settings.num_envs))
+        turns = [EvenTurns(contestant, batches) for contestant in pair]
+        ours, bare = alternate(turns, rounds=rounds, seconds=seconds, warm_up_seconds=seconds)
     return ours, bare
 
 
@@ -229,7 +271,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num-envs", metavar="N,N", type=positive_ints, default=[8, 64], help=text)
     text = "threads of the engine (default: usable cores)"
     parser.add_argument("--num-workers", metavar="N", type=positive_int, default=usable_cores(), help=text)
-    parser.add_argument("--seed", type=int, metavar="N", default=0, help="seed of environments and actions (default 0)")
+    parser.add_argument(
+        "--seed", type=natural_number, metavar="N", default=0, help="seed of environments and actions (default 0)"
+    )
     add_timing(parser, rounds=40, seconds=0.3)
     add_quick(parser, rounds=5, seconds=0.1)
     add_output(parser, "engines")

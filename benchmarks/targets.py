@@ -195,8 +195,8 @@ _LARGE = (
     "through all passes, one after the other, gained 4 % in a trial and is not built."
 )
 _BARE = (
-    "Besides stepping, a generation has the forward passes of 120 networks, the statistics of observations, and an end "
-    "at which workers that are done wait for the last whole episodes."
+    "Both cores are busy 97 % of the time, with the bare engine 85 %: besides stepping, a generation has the forward "
+    "passes of 120 networks, the checks and statistics of every step, and engines built anew with its seeds."
 )
 _COMPILED = "CartPole, compiled, {:,} envs"
 _CHEETAH = "ES on HalfCheetah-v5, 60 pairs"

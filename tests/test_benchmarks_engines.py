@@ -9,8 +9,8 @@ import pytest
 
 from vecenv import make_vec
 from vecenv.benchmarks import engines
-from vecenv.benchmarks.contestants import Settings, draw_actions
-from vecenv.benchmarks.engines import PAIRS, BareKernel, Cost, chosen_cases, cost_of
+from vecenv.benchmarks.contestants import Settings, VectorContestant, draw_actions
+from vecenv.benchmarks.engines import PAIRS, BareKernel, Cost, chosen_cases, cost_of, measure
 from vecenv.benchmarks.timing import Rates
 from vecenv.errors import UnknownSetting
 
@@ -111,3 +111,18 @@ def test_what_cannot_be_measured_is_refused():
         chosen_cases([], list(PAIRS))
     with pytest.raises(SystemExit):
         engines.main(["--rounds", "0"])
+
+
+def test_turns_are_so_many_steps_for_either_side(monkeypatch):
+    played = {"ours": [], "bare": []}
+    play = VectorContestant.play
+
+    def count(self, batches):
+        played[self.name].append(batches)
+        return play(self, batches)
+
+    monkeypatch.setattr(VectorContestant, "play", count)
+    ours, bare = measure(Settings("CartPole-v1", 8, 1), "compiled", rounds=3, seconds=0.01)
+    assert played["ours"] == played["bare"]
+    assert len(played["ours"]) == 2 + 3  # a probe, a warm-up, the rounds
+    assert min(*ours.samples, *bare.samples) > 0
