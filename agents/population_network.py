@@ -1,8 +1,8 @@
 """Policies without a value head: one network, and the same network with other weights for every row of the batch.
 
-Rounding of a matrix product depends on the place of its operands in memory. Every member's weights and inputs
-therefore start at a multiple of 64 bytes, whatever their shape: what a member does is then the same bits in every row
-and for every number of rows (a test compares them).
+What a member does is the same bits in every row and for every number of rows (a test compares them). The kernels of
+linear layers add up in a fixed order. Rounding of torch's matrix products depends on the place of their operands in
+memory, so every member's weights and inputs start at a multiple of 64 bytes, whatever their shape.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from . import population_kernels
 from .actions import EnvActions
 from .es_config import ESConfig
 from .networks import CONVOLUTIONS, CNNTrunk, MLPTrunk, initialise_orthogonal
@@ -155,12 +156,22 @@ class StackedNetwork(nn.Module):
         self.num_outputs = network.num_outputs
         self.num_members = num_members
         self.device = next(network.parameters()).device
-        steps = [_stacked(layer, num_members, self.device) for layer in network.layers]
-        self._steps: list[StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]] = steps
+        steps: list[StackedLinear | StackedConvolution | Callable[[Tensor], Tensor]] = []
+        for layer in network.layers:
+            if isinstance(layer, nn.Tanh) and steps and isinstance(steps[-1], StackedLinear):
+                steps[-1].squashes = True
+            else:
+                steps.append(_stacked(layer, num_members, self.device))
+        self._steps = steps
         self._first: StackedLinear | None = None
         if isinstance(network.layers[0], nn.Flatten) and isinstance(steps[1], StackedLinear):
             # Vectors are scaled where the first product reads them, without a copy in between.
             self._first, self._room, self._steps = steps[1], steps[1].room, steps[1:]
+        # Views of the buffers, which are only ever written in place.
+        self._scale_arguments: tuple[NDArray[np.float32], NDArray[np.float32], float] | None = None
+        if self.device.type == "cpu" and self.scaling.limit is not None:
+            shift, factor = (tensor.reshape(-1).numpy() for tensor in (self.scaling.shift, self.scaling.factor))
+            self._scale_arguments = shift, factor, self.scaling.limit
 
     def load(self, member: int, parameters: Tensor) -> None:
         """Set one member's weights from a flat vector [P], in the order of ``network.parameters()``."""
@@ -176,13 +187,28 @@ class StackedNetwork(nn.Module):
         if self._first is None:
             x = self.scaling(observations)
         else:
-            if self._room.shape != observations.shape:
-                self._room = self._room.view(observations.shape)
-            self.scaling.scale_into(self._room, observations)
+            self._scale_into_first(self._first, observations)
             x = self._first.inputs
         for step in self._steps:
             x = step(x)
         return x[:, 0, : self.num_outputs], x.new_zeros(self.num_members)
+
+    def _scale_into_first(self, first: StackedLinear, observations: Tensor) -> None:
+        """Write the scaled observations where the first product reads them."""
+        scale = _SCALE_KERNELS.get(observations.dtype)
+        if self._scale_arguments is not None and scale is not None and observations.is_contiguous():
+            scale(observations.flatten(1).numpy(), *self._scale_arguments, first.inputs.numpy())
+            return
+        if self._room.shape != observations.shape:
+            self._room = self._room.view(observations.shape)
+        self.scaling.scale_into(self._room, observations)
+
+
+_SCALE_KERNELS: dict[torch.dtype, Callable[..., None]] = {
+    torch.float32: population_kernels.scale_float32,
+    torch.float64: population_kernels.scale_float64,
+}
+"""What :meth:`ObservationScaling.scale_into` does in one call, where there is a limit."""
 
 
 class StackedLinear:
@@ -191,10 +217,12 @@ class StackedLinear:
     Attributes:
         inputs: [N, 1, in] float32, filled up; what it is called with where `room` has been written.
         room: [N, in], the view of `inputs` without what fills it up.
+        squashes: whether the hyperbolic tangent of its outputs is what it gives.
     """
 
     def __init__(self, layer: nn.Linear, num_members: int, device: torch.device) -> None:
         """Room for N members shaped like ``layer``."""
+        self.squashes = False
         self._shape = (layer.out_features, layer.in_features)
         num_in, num_out = _aligned(layer.in_features), _aligned(layer.out_features)
         self._weights = torch.zeros(num_members, num_in, num_out, device=device)
@@ -202,6 +230,9 @@ class StackedLinear:
         self.inputs = torch.zeros(num_members, 1, num_in, device=device)
         self._outputs = torch.zeros(num_members, 1, num_out, device=device)
         self.room = self.inputs[:, 0, : layer.in_features]
+        self._arrays: tuple[NDArray[np.float32], ...] = ()
+        if device.type == "cpu":
+            self._arrays = tuple(tensor.numpy() for tensor in (self._biases, self._weights, self._outputs))
 
     def load(self, member: int, parameters: Tensor) -> Tensor:
         """Take the member's weights from the front of a flat vector; returns the rest."""
@@ -220,7 +251,12 @@ class StackedLinear:
         if x.dim() == 2:
             self.room.copy_(x)
             x = self.inputs
-        return torch.baddbmm(self._biases, x, self._weights, out=self._outputs)
+        if not self._arrays:
+            outputs = torch.baddbmm(self._biases, x, self._weights, out=self._outputs)
+            return outputs.tanh_() if self.squashes else outputs
+        biases, weights, room = self._arrays
+        population_kernels.apply_layers(biases, x.numpy(), weights, self._shape[1], self.squashes, room)
+        return self._outputs
 
 
 class StackedConvolution:

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from vecenv.agents import population_kernels
 from vecenv.agents.actions import EnvActions
 from vecenv.agents.es_config import ESConfig
 from vecenv.agents.inference import BatchedPolicy
 from vecenv.agents.population_network import (
+    ObservationScaling,
     PolicyNetwork,
     SquashedMean,
     StackedNetwork,
@@ -179,3 +181,56 @@ def test_layers_without_a_stacked_form_are_refused() -> None:
     network.layers[-1] = nn.Conv2d(1, 1, 3, padding=1)
     with pytest.raises(TypeError, match="padding"):
         StackedNetwork(network, 2)
+
+
+def squashed(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    result = numbers.copy()
+    population_kernels.squash(result, np.empty(result.size, np.int32), np.empty(result.size, np.float32))
+    return result
+
+
+def test_the_kernels_tangent_is_off_by_less_than_its_bound() -> None:
+    # Roundings near 1: of the series, of the sum with 1, of the quotient and of the difference, half of 6e-8 or 1.2e-7.
+    numbers = np.concatenate([np.linspace(-12, 12, 200_001), np.logspace(-45, 38, 5_000)]).astype(np.float32)
+    exact = np.tanh(numbers.astype(np.float64))
+    assert np.abs(squashed(numbers) - exact).max() < 3e-7
+    assert np.abs(squashed(numbers)).max() <= 1.0
+
+
+def test_the_kernels_tangent_of_what_is_no_usual_number() -> None:
+    numbers = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38], np.float32)
+    np.testing.assert_array_equal(squashed(numbers), np.array([0, 0, 1, -1, np.nan, 1, -1], np.float32))
+
+
+@pytest.mark.parametrize("num_in", [1, 2, 3, 4, 5, 17, 64])
+@pytest.mark.parametrize("is_squashed", [False, True])
+def test_layers_by_the_kernel_are_those_of_torch(num_in: int, is_squashed: bool) -> None:
+    generator = torch.Generator().manual_seed(num_in)
+    biases, inputs, weights = (
+        torch.randn(shape, generator=generator) for shape in ((3, 1, 16), (3, 1, 64), (3, 64, 16))
+    )
+    outputs = torch.full((3, 1, 16), torch.nan)
+    arrays = (tensor.numpy() for tensor in (biases, inputs, weights))
+    population_kernels.apply_layers(*arrays, num_in, is_squashed, outputs.numpy())
+    expected = biases.double() + inputs[:, :, :num_in].double() @ weights[:, :num_in].double()
+    if is_squashed:
+        expected = expected.tanh()
+    # Sums of up to 64 products of about 1, rounded to float32 after each.
+    torch.testing.assert_close(outputs.double(), expected, rtol=0.0, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_observations_scaled_by_the_kernel_have_the_bits_of_the_module(dtype: type[Any]) -> None:
+    generator = np.random.default_rng(2)
+    observations = generator.normal(scale=30.0, size=(7, 17)).astype(dtype)
+    observations[0, :4] = np.nan, np.inf, -np.inf, -0.0
+    shift, factor = (generator.normal(size=17).astype(np.float32) for _ in range(2))
+    scaling = ObservationScaling(torch.from_numpy(shift), torch.from_numpy(factor), limit=10.0)
+    inputs = np.zeros((7, 1, 32), np.float32)
+    kernel = population_kernels.scale_float32 if dtype is np.float32 else population_kernels.scale_float64
+    kernel(observations, shift, factor, 10.0, inputs)
+    expected = scaling(torch.from_numpy(observations)).numpy()
+    np.testing.assert_array_equal(inputs[:, 0, :17].view(np.uint32)[1:], expected.view(np.uint32)[1:])
+    np.testing.assert_array_equal(inputs[0, 0, :17], expected[0])  # nan has more than one pattern of bits
+    assert (np.abs(expected[1:]) == 10.0).any()
+    assert not inputs[:, 0, 17:].any()
