@@ -97,17 +97,14 @@ class EvenTurns:
     """A contestant whose turns are so many steps, however long they take.
 
     Args:
+        name: the contestant's.
         contestant: what is stepped.
         batches: steps of the whole batch in a turn.
     """
 
+    name: str
     contestant: VectorContestant
     batches: int
-
-    @property
-    def name(self) -> str:
-        """The contestant's."""
-        return self.contestant.name
 
     def measure(self, seconds: float) -> float:
         """Take a turn; `seconds` is what `batches` was chosen for.
@@ -162,7 +159,7 @@ def measure(settings: Settings, engine: str, *, rounds: int, seconds: float) -> 
         ]
         slower = min([contestant.play(_PROBE) for contestant in pair])
         batches = max(1, round(slower * seconds / settings.num_envs))
-        turns = [EvenTurns(contestant, batches) for contestant in pair]
+        turns = [EvenTurns(contestant.name, contestant, batches) for contestant in pair]
         ours, bare = alternate(turns, rounds=rounds, seconds=seconds, warm_up_seconds=seconds)
     return ours, bare
 
