@@ -69,3 +69,13 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def one_ray_cluster() -> Iterator[None]:
+    """A small Ray cluster of our own, for all tests of a module."""
+    from vecenv.ray_cluster import RayConnection
+
+    connection = RayConnection("local", object_store_memory=128 * 2**20, num_cpus=2)
+    yield
+    connection.release()

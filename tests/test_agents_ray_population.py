@@ -34,22 +34,14 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'vecenv[ray
 
 from vecenv.agents.ray_population import MOST_REPLACEMENTS, RayEngine, Replacement
 from vecenv.ray_backend import RayVecEnv
-from vecenv.ray_cluster import NotEnoughResources, RayConnection
+from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import WorkerRefused
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("one_torch_thread")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("one_ray_cluster", "one_torch_thread")]
 
 #: A small share of a CPU: several engines fit on the cluster at a time.
 CONFIG = ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True, engine="ray", workers=2, ray_cpus=0.2)
 INLINE = dataclasses.replace(CONFIG, engine="inline", ray_cpus=1.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One cluster of our own for the module."""
-    connection = RayConnection("local", object_store_memory=128 * 2**20, num_cpus=2)
-    yield
-    connection.release()
 
 
 def engine_of(es: ES) -> RayEngine:

@@ -26,10 +26,10 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'vecenv[ray
 
 from vecenv import ray_cluster
 from vecenv.ray_backend import RayVecEnv
-from vecenv.ray_cluster import NotEnoughResources, RayConnection
+from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import WorkerRefused
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("one_ray_cluster")]
 
 #: Small enough for several vector envs at a time on two CPUs.
 SHARE = {"num_cpus": 0.2}
@@ -46,14 +46,6 @@ QUICK_CHECKS = [
     "send_and_receive",
     "nested_observations_into_the_callers_arrays",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """One cluster of our own for the module."""
-    connection = RayConnection("local", object_store_memory=128 * 2**20, num_cpus=2)
-    yield
-    connection.release()
 
 
 def ray_envs(env_fns, **settings):

@@ -22,22 +22,14 @@ from vecenv.testing import CountEnv, assert_same
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'vecenv[ray]'")
 
 from vecenv.ray_backend import RayVecEnv
-from vecenv.ray_cluster import RayConnection
 from vecenv.ray_shared_block import BlockAddress, create_shared_block, open_shared_block
 from vecenv.ray_shared_rows import SharedRows
 
 pytestmark = [
     pytest.mark.timeout(120),
+    pytest.mark.usefixtures("one_ray_cluster"),
     pytest.mark.skipif(sys.platform != "linux", reason="memory is shared by Linux's means"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """One cluster of our own for the module."""
-    connection = RayConnection("local", object_store_memory=128 * 2**20, num_cpus=2)
-    yield
-    connection.release()
 
 
 def ray_envs(env_fns, **settings):
