@@ -23,11 +23,10 @@ import numpy as np
 
 from vecenv.base import VecEnv
 from vecenv.doctor import describe_machine
-from vecenv.errors import UnknownSetting
 from vecenv.factory import make_vec
 from vecenv.writable import check_writable
 
-from .arguments import add_output, add_timing, check_known, make_parser, words
+from .arguments import add_output, add_timing, check_known, make_parser, some_words
 from .report import check_output, print_table, publish, samples_of
 from .scaling_evolution import measure_evolution
 from .scaling_model import STORED_BYTES, Costs, Evolution, Round, Workload, fit, with_latency
@@ -205,15 +204,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = make_parser("vecenv bench scaling", __doc__)
     text = "comma-separated: subproc, ray (default: both)"
-    parser.add_argument("--backends", type=words, default=list(BACKENDS), metavar="NAMES", help=text)
+    parser.add_argument("--backends", type=some_words, default=list(BACKENDS), metavar="NAMES", help=text)
     text = "write costs and model to this Markdown file (docs/scaling.md is one), and a picture beside it"
     parser.add_argument("--report", type=Path, metavar="FILE", help=text)
     add_timing(parser, rounds=5, seconds=0.5)
     add_output(parser, "scaling")
     arguments = parser.parse_args(argv)
     check_known(arguments.backends, BACKENDS, "back end")
-    if not arguments.backends:
-        raise UnknownSetting("--backends: name at least one of subproc, ray")
     check_output(arguments, "scaling")
     if arguments.report is not None:
         check_writable(arguments.report, "--report")
