@@ -93,7 +93,9 @@ def _solved(key: str, title: str, seeds: int) -> Entry:
 
 
 _CARTPOLE = ("learning", "--algorithms", "ppo,dqn,es", "--envs", "CartPole-v1", "--solve-at", "475")
-_LONG_PONG = ("learning", "--algorithms", "ppo", "--envs", PONG, "--solve-at", "18", "--minutes", "20")
+_PONG_TO_MARK = ("--envs", PONG, "--solve-at", "18", "--minutes")
+_PONG_PPO = ("learning", "--algorithms", "ppo", *_PONG_TO_MARK, "20")
+_PONG_DQN = ("learning", "--algorithms", "dqn", *_PONG_TO_MARK, "45")
 _CHEETAH = ("learning", "--algorithms", "es", "--envs", "HalfCheetah-v5")
 _LEARNING = (
     "Lines are medians over the seeds, bands reach from the 10th to the 90th percentile over them. A training "
@@ -190,8 +192,17 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "learning-pong",
         "Learning: PPO on Pong from pixels",
-        (*_LONG_PONG, "--seeds", "5"),
-        (*_LONG_PONG, "--seeds", "1"),
+        (*_PONG_PPO, "--seeds", "5"),
+        (*_PONG_PPO, "--seeds", "1"),
+        note=_LEARNING,
+        is_long=True,
+        kept_by=("--run-dir", "trainings"),
+    ),
+    Entry(
+        "learning-pong-dqn",
+        "Learning: DQN on Pong from pixels",
+        (*_PONG_DQN, "--seeds", "5"),
+        (*_PONG_DQN, "--seeds", "1"),
         note=_LEARNING,
         is_long=True,
         kept_by=("--run-dir", "trainings"),

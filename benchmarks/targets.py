@@ -264,21 +264,27 @@ TARGETS: tuple[Target, ...] = (
         "{:.1f} MB",
         why=_SPAWNED,
     ),
-    _at_most(
-        "PPO, CartPole-v1 to mean 475 over 100 episodes",
-        "at most 15 s",
-        "learning-cartpole",
-        partial(_solved_in, "ppo", "CartPole-v1", 475.0, 1.0),
-        15.0,
-        "median {:.1f} s",
+    *(
+        _at_most(
+            f"{algorithm.upper()}, CartPole-v1 to mean 475 over 100 episodes",
+            f"at most {seconds:.0f} s",
+            "learning-cartpole",
+            partial(_solved_in, algorithm, "CartPole-v1", 475.0, 1.0),
+            seconds,
+            "median {:.1f} s",
+        )
+        for algorithm, seconds in (("ppo", 15.0), ("dqn", 60.0), ("es", 60.0))
     ),
-    _at_most(
-        "PPO, Pong to mean 18 over 100 episodes",
-        "median at most 5 min",
-        "learning-pong",
-        partial(_solved_in, "ppo", PONG, 18.0, 60.0),
-        5.0,
-        "median {:.1f} min",
+    *(
+        _at_most(
+            f"{algorithm.upper()}, Pong to mean 18 over 100 episodes",
+            f"median at most {minutes:.0f} min",
+            entry,
+            partial(_solved_in, algorithm, PONG, 18.0, 60.0),
+            minutes,
+            "median {:.1f} min",
+        )
+        for algorithm, entry, minutes in (("ppo", "learning-pong", 5.0), ("dqn", "learning-pong-dqn", 30.0))
     ),
     _at_most(
         _CHEETAH,

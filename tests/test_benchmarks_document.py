@@ -195,6 +195,13 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settin
             "failures": [],
         },
     ),
+    "learning-pong-dqn": (
+        {"seeds": 2},
+        {
+            "runs": [learnt("dqn", "PongNoFrameskip-v4", 1_500.0), learnt("dqn", "PongNoFrameskip-v4", 2_040.0)],
+            "failures": [],
+        },
+    ),
     "learning-halfcheetah": ({"seeds": 1}, {"runs": [cheetah(7_600.0)], "failures": []}),
     "scaling": (
         {},
@@ -253,6 +260,9 @@ def test_targets_are_met_or_not_by_the_results() -> None:
     assert said("the same, start method spawn", "60 MB") == ["not measured", "-"]
     assert said("PPO, CartPole-v1 to mean 475 over 100 episodes", "15 s") == ["median 8.0 s", "yes"]
     assert said("PPO, Pong to mean 18 over 100 episodes", "5 min") == ["not reached", "**no**"]  # one of three
+    assert said("DQN, Pong to mean 18 over 100 episodes", "30 min") == ["median 29.5 min", "yes"]
+    assert said("ES, CartPole-v1 to mean 475 over 100 episodes", "60 s") == ["median 9.0 s", "yes"]
+    assert said("DQN, CartPole-v1 to mean 475 over 100 episodes", "60 s") == ["not reached", "**no**"]  # it failed
     cheetah_works = "ES on HalfCheetah-v5, 60 pairs"
     assert said(cheetah_works, "1,500") == ["median 20", "yes"]
     assert said(cheetah_works, "3,000") == ["median 40", "yes"]
