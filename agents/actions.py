@@ -39,7 +39,7 @@ class EnvActions:
             self.stored_shape, self.stored_dtype = (self.size,), np.float32
         else:
             raise NotImplementedError(
-                f"agents act in Discrete and floating-point Box spaces; there is no action head for {space} yet"
+                f"agents act in Discrete and floating-point Box spaces; there is no action head for {space}"
             )
 
     def __call__(self, actions: NDArray[Any]) -> NDArray[Any]:

@@ -193,13 +193,13 @@ def build_actor_critic(
     """The network of ``config`` for one environment's spaces, with orthogonal weights drawn from ``seed``.
 
     Raises:
-        NotImplementedError: for spaces that have no network or action head yet, by name.
+        NotImplementedError: for spaces that have no network or action head, by name.
         ValueError: when the network does not fit the observations.
     """
     actions = EnvActions(action_space)
     if not isinstance(observation_space, gymnasium.spaces.Box):
         raise NotImplementedError(
-            f"agents read Box observations only; there is no network for {type(observation_space).__name__} yet"
+            f"agents read Box observations only; there is no network for {type(observation_space).__name__}"
         )
     # Torch draws initial weights from its global generator: borrow it and put it back as it was.
     with torch.random.fork_rng(devices=[]):

@@ -179,7 +179,7 @@ def build_q_network(
     """
     if not isinstance(action_space, gymnasium.spaces.Discrete):
         raise NotImplementedError(
-            f"DQN acts in Discrete action spaces only, got {type(action_space).__name__}; PPO acts in others"
+            f"DQN acts in Discrete action spaces only, got {action_space}; PPO also acts in floating-point Box spaces"
         )
     if not isinstance(observation_space, gymnasium.spaces.Box):
         raise NotImplementedError(f"DQN reads Box observations only, got {type(observation_space).__name__}")
