@@ -1,1 +1,1 @@
-"""Bundled agents: networks, the batched inference path, PPO, and the commands that train and evaluate them."""
+"""Bundled agents: networks, the batched inference path, PPO, DQN, evolution strategies, and the commands."""

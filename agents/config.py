@@ -36,7 +36,7 @@ class PPOConfig:
     lr_schedule: LrSchedule = "linear"
     """linear falls with the env steps; kl starts at learning_rate and follows kl_target."""
     lr_scaling: LrScaling = "none"
-    """Learning rates are multiplied by: none 1, linear num_envs, document num_envs x 0.8."""
+    """Learning rates are multiplied by: none 1, linear num_envs, document num_envs x 0.8 (a rule of thumb)."""
     kl_target: float = 0.01
     """KL divergence per update that lr_schedule=kl aims at."""
     kl_limit: float | None = None

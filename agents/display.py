@@ -17,7 +17,15 @@ from .health import Health
 
 @dataclass(frozen=True)
 class ProgressFigures:
-    """What the display shows."""
+    """What the display shows.
+
+    Attributes:
+        env_steps: env steps of all environments together.
+        seconds: since the run began, earlier parts of a resumed run included.
+        steps_per_second: env steps per second in this part of the run.
+        episodes: episodes that have ended.
+        mean_return: mean unclipped return of the last episodes; None where none has ended.
+    """
 
     env_steps: int
     seconds: float

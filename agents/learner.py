@@ -15,10 +15,12 @@ from .inference import BatchedPolicy
 
 
 class Episode(NamedTuple):
-    """A finished episode, in the environment's own unclipped rewards."""
+    """A finished episode."""
 
     total_reward: float
+    """Sum of the environment's own unclipped rewards."""
     length: int
+    """In env steps."""
 
 
 def finished_episodes(infos: dict[str, Any]) -> list[Episode]:
@@ -40,6 +42,14 @@ class UpdateReport(NamedTuple):
 
 class CollectionInterrupted(Exception):
     """Collecting was given up because a stop was asked for; weights and counters are as before the call."""
+
+
+def loss_not_finite(env_steps: int) -> FloatingPointError:
+    """The error for a loss that is no finite number, after so many env steps."""
+    return FloatingPointError(
+        f"the loss is no longer finite after {env_steps} env steps; lower --learning-rate, or look for rewards and "
+        "observations that are not finite"
+    )
 
 
 class Settings(Protocol):
@@ -154,6 +164,7 @@ class Algorithm:
         run_defaults: fields of `RunConfig` that default to another value for this algorithm.
         is_data_parallel: several ranks can learn together; the learner then takes ``world``, see
             :class:`~vecenv.agents.distributed.World`.
+        fixed_settings: hyper-parameters that stay as they are when a run goes on, because its state holds them.
     """
 
     title: str
@@ -164,3 +175,4 @@ class Algorithm:
     evaluation_policy: EvaluationPolicy
     run_defaults: Mapping[str, Any] = field(default_factory=dict)
     is_data_parallel: bool = False
+    fixed_settings: tuple[str, ...] = ()

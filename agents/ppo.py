@@ -43,7 +43,9 @@ class Collected(NamedTuple):
     """What a rank tells the others about the rollout it has just collected."""
 
     is_complete: bool
+    """Whether all of its rows were played; not where Ctrl-C came in between."""
     num_steps: int
+    """Env steps in it."""
     episodes: list[tuple[int, Episode]]
     """Each with the row t in which it ended."""
 
@@ -83,7 +85,7 @@ class PPO:
 
         Raises:
             UnknownSetting: a minibatch has fewer rows than there are ranks.
-            NotImplementedError: for spaces that have no network or action head yet.
+            NotImplementedError: for spaces that have no network or action head.
             ValueError: when the network does not fit the observations, or the env does not fit the settings.
         """
         if config.minibatch_size < world.size:
@@ -353,4 +355,13 @@ def evaluation_policy(
     return BatchedPolicy(network.to(device), head=heads.explore if sample else heads.exploit, device=device, seed=seed)
 
 
-ALGORITHM = Algorithm("PPO", PPOConfig, PPO_PRESETS, PPO, env_settings, evaluation_policy, is_data_parallel=True)
+ALGORITHM = Algorithm(
+    "PPO",
+    PPOConfig,
+    PPO_PRESETS,
+    PPO,
+    env_settings,
+    evaluation_policy,
+    is_data_parallel=True,
+    fixed_settings=("subtract_mean_image",),
+)

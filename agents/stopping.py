@@ -66,9 +66,13 @@ class StopRule:
     """The limits of a run; None is no limit."""
 
     total_steps: int
+    """Env steps after which the run is complete."""
     solve_at: float | None = None
+    """Mean unclipped return of a full window of episodes."""
     max_seconds: float | None = None
+    """Seconds of the run, earlier parts of a resumed one included."""
     stop_at_steps: int | None = None
+    """Env steps after which the run pauses; it can be resumed."""
 
     def reason(self, window: EpisodeWindow, env_steps: int, seconds: float) -> StopReason | None:
         """Why the run should end now, or None. A target that is reached comes before a limit that is."""

@@ -1,1 +1,1 @@
-"""Measurements: paired timing, throughput of the back ends and their peers, start-up cost, the demonstration."""
+"""Measurements of the back ends, their peers and the learning of the agents, and the pages that show them."""

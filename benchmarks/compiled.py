@@ -35,6 +35,7 @@ class Steps:
     Args:
         name: name in the table.
         envs: the vector env.
+        num_envs: number of envs in it.
         step: how to step it with a batch of actions.
     """
 

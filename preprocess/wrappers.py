@@ -34,7 +34,8 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         max_pool: take the maximum of the last two frames; the observations must be arrays.
 
     Raises:
-        ValueError: `skip` is below 1, or frames are skipped already.
+        TypeError: `skip` is no int.
+        ValueError: `skip` is below 1, frames are skipped already, or `max_pool` with observations that are no arrays.
 
     Examples:
         >>> env = FrameSkip(gymnasium.make("CartPole-v1"), 4, max_pool=False)
@@ -130,6 +131,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         padding: before an episode's first frame the stack is ``"zero"`` or shows that frame, ``"repeat"``.
 
     Raises:
+        TypeError: `stack_size` is no int.
         ValueError: an argument out of range, or observations that are no arrays.
 
     Examples:
@@ -196,6 +198,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         noop_max: most steps, at least 1.
 
     Raises:
+        TypeError: `noop_max` is no int.
         ValueError: `noop_max` is below 1, or action 0 means something.
     """
 

@@ -78,6 +78,10 @@ def load_emulator(
 
     Returns:
         An ``ale_py.ALEInterface``; call ``reset_game`` before the first frame.
+
+    Raises:
+        MissingExtra: ale_py is not installed.
+        ValueError: there is no such ROM.
     """
     emulator = new_emulator()
     emulator.setFloat("repeat_action_probability", repeat_action_probability)

@@ -112,7 +112,11 @@ class FrameMaker:
         self.again(out)
 
     def again(self, out: npt.NDArray[np.uint8]) -> None:
-        """Write the stack to `out` as it is."""
+        """Write the stack to `out` as it is.
+
+        Raises:
+            TypeError: `out` is no C-contiguous uint8 array of the stack's shape.
+        """
         if out.shape != self._shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
             raise TypeError(
                 f"the observation must be written to a C-contiguous uint8 array of shape {self._shape}, "

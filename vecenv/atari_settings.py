@@ -34,7 +34,7 @@ def resolve_config(env_id: str, preprocess: str | AtariConfig | None = None, **e
     Raises:
         UnknownSetting: an unknown id, preset or field; the message lists what exists.
         TypeError: a value of the wrong type.
-        ValueError: a value out of range or not available yet.
+        ValueError: a value out of range or not available.
     """
     game = find_game(env_id)
     if game is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -33,6 +32,9 @@ StepResult = tuple[Any, Array, Array, Array, Infos]
 
 class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     """A `gymnasium.vector.VectorEnv` whose batches lie in one block of memory.
+
+    Calls that reach the envs raise `ClosedEnvironmentError` after `close`, `EnvError` where envs raise and `WorkerDied`
+    where a worker process ended.
 
     Attributes:
         slot: index in `observation_slots` of the observations returned last; every `reset` and `step` moves on by one.
@@ -113,10 +115,11 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             infos: dict of arrays with masks.
 
         Raises:
+            TypeError, ValueError: `seed`, the mask or `out` does not fit; nothing was sent.
+            ResetNeeded: the mask leaves out envs that failed before.
             AlreadyPendingCallError: a step of the whole batch was sent and not received, as in Gymnasium's
                 `AsyncVectorEnv`; rows that were sent alone are waited for and dropped.
-            EnvError: some envs raised.
-            WorkerDied: a worker process ended.
+            EnvError, WorkerDied: see the class.
         """
         self._check_out(out)
         self._begin_reset(seed, options)
@@ -137,9 +140,11 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
             infos: dict of arrays with masks.
 
         Raises:
-            TypeError, ValueError: the actions do not fit; nothing was sent.
-            EnvError: some envs raised.
-            WorkerDied: a worker process ended.
+            TypeError, ValueError: the actions or `out` do not fit; nothing was sent.
+            ResetNeeded: envs failed before and were not reset, or (`EpisodeEnded`) their episodes have ended and
+                autoreset is disabled.
+            AlreadyPendingCallError: results of envs that were sent actions are outstanding.
+            EnvError, WorkerDied: see the class.
         """
         self._check_out(out)
         self._check_open("step")
@@ -290,8 +295,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         seeds = seeds_of(seed, self.num_envs)
         selected, options = split_reset_mask(options, self.num_envs)
         rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
-        if not self._failed <= set(rows):
-            raise ResetNeeded(f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask")
+        self._check_failed_selected(rows)
         self._drop_outstanding()
         self._send_reset(self._next_slot(), seeds, options, selected)
         self._note_seeds(seed, seeds, rows)
@@ -353,11 +357,10 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
 
     def _take_over_states(self) -> None:
         """After all envs have taken up other states."""
-        arrays = self._arrays
         self._failed = set()
         self._done[:] = False
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            np.logical_or(arrays.terminations, arrays.truncations, out=self._done)
+            np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
 
     def _next_slot(self) -> int:
         return (self.slot + 1) % self.settings.slots

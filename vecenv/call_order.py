@@ -50,6 +50,10 @@ class CallOrder:
                 f"`{doing}` was called while results of environments {busy} are outstanding; receive them first", "send"
             )
 
+    def _check_failed_selected(self, rows: Iterable[int]) -> None:
+        if not self._failed <= set(rows):
+            raise ResetNeeded(f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask")
+
     def _check_can_step(self, doing: str, rows: Iterable[int] | None = None) -> None:
         if self._failed:
             failed = sorted(self._failed if rows is None else self._failed.intersection(rows))

@@ -20,6 +20,9 @@ def low_and_high(low: float, high: float) -> Callable[[Mapping[str, Any]], tuple
     Args:
         low: what holds where the options do not name it.
         high: likewise.
+
+    Returns:
+        The reader; it raises ValueError where an end is no number, or `low` is above `high`.
     """
 
     def read(options: Mapping[str, Any]) -> tuple[float, ...]:

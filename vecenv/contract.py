@@ -1,6 +1,7 @@
 """The contract of vector envs as a suite of small named checks that runs over any back end.
 
-The checks themselves stand in `contract_basics`, `contract_episodes` and `contract_data`.
+The checks themselves stand in `contract_basics`, `contract_data`, `contract_episodes` and, for what goes beyond
+Gymnasium, `contract_own`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from vecenv.base import VecEnv
     from vecenv.preprocess.config import AtariConfig
 
-#: Back end -> module with ``make_envs(request) -> VecEnv`` and ``OPTIONS: tuple[str, ...]``, what
-#: ``backend_options`` may name. Imported when the back end is asked for.
+#: Back end -> module with ``make_envs(request) -> VecEnv``, ``OPTIONS: tuple[str, ...]``, what ``backend_options`` may
+#: name, and ``CAPABILITIES``, see `vecenv.capabilities`. Imported when the back end is asked for.
 ENGINES = {
     "compiled": "vecenv.compiled_backend",
     "envpool": "vecenv.envpool_backend",

@@ -69,7 +69,8 @@ def make_vec(
         backend: ``"sync"`` (the caller's process), ``"subproc"`` (worker processes), an engine by its name, or
             ``"auto"``: sync or subproc by the rule that `vecenv.backend_choice` states; these give the same results for
             the same seeds. ``"auto-fast"``: the compiled back end where it can, else as ``"auto"``.
-        num_workers: processes of the subproc back end. None: usable cores, at most one per env.
+        num_workers: processes of the subproc back end, threads of ale and envpool, actors of ray. None: usable cores
+            (ray: free cores of the cluster), at most one per env.
         batch_size: how many environments `recv` returns; None: all.
         autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, or Gymnasium's enum.
         preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"`` (envpool:
@@ -81,7 +82,8 @@ def make_vec(
         wrappers: applied to every env, innermost first.
         backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``balance``,
             ``context`` (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.
-            Of ale and envpool: ``num_threads`` and ``thread_affinity_offset``.
+            Of compiled: ``frame_skip``; of ale and envpool: ``num_threads`` and ``thread_affinity_offset``; of ray: see
+            `RaySettings`.
         per_env_kwargs: one mapping per env, for its constructor alone, on top of `env_kwargs`. Not for Atari ids, whose
             settings go through `preprocess`. Envs whose bounds then differ need ``observation_mode``.
         env_kwargs: for the env's constructor; on Atari ids, physics such as ``repeat_action_probability``.
@@ -91,6 +93,8 @@ def make_vec(
 
     Raises:
         UnknownSetting: an id, back end, preset or option that does not exist; the message lists what does.
+        TypeError, ValueError: a setting of the wrong type or outside what it may be.
+        NotImplementedError: what this back end, or this system, cannot do.
         MissingExtra: an optional package is needed.
         EnvError, WorkerDied: building an env failed.
 
@@ -188,7 +192,18 @@ def env_functions(
     per_env_kwargs: Sequence[Mapping[str, Any]] | None,
     num_envs: int,
 ) -> tuple[list[EnvFn], AtariConfig | None, tuple[str, ...]]:
-    """The constructors of all envs; the same one where nothing tells them apart."""
+    """The constructors of all envs; the same one where nothing tells them apart.
+
+    Returns:
+        One constructor per env, the Atari settings they share (None for other envs), and modules worth importing before
+        workers start.
+
+    Raises:
+        TypeError, ValueError: `env_id`, `wrappers` or `per_env_kwargs` is not what `make_vec` takes.
+        UnknownSetting: no such id, preset or Atari setting.
+        NotImplementedError: `per_env_kwargs` of an Atari id.
+        MissingExtra: ale-py is needed.
+    """
     if per_env_kwargs is None:
         function, config, preload = _env_function(env_id, preprocess, wrappers, env_kwargs)
         return [function] * num_envs, config, preload

@@ -13,7 +13,11 @@ import cloudpickle
 
 
 def dumps(message: Any) -> bytes:
-    """Pickle; lambdas, local functions and what lives in `__main__` go by value."""
+    """Pickle; lambdas, local functions and what lives in `__main__` go by value.
+
+    Raises:
+        pickle.PicklingError: the message is too deeply nested. Other errors are those of what refuses to be pickled.
+    """
     try:
         data: bytes = cloudpickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     except RecursionError as error:

@@ -50,6 +50,7 @@ class SubprocVecEnv(VecEnvAdapter):
 
     Raises:
         EnvError: a constructor raised.
+        WorkerDied: a worker ended while building.
         ValueError: a start method that does not exist, or no env.
     """
 

@@ -56,6 +56,7 @@ class SubprocVecEnv(WorkerRows):
         ValueError: a custom space with ``shared_memory=True``.
         TypeError: a constructor that cannot be sent.
         RuntimeError: envs with different spaces.
+        NotImplementedError: `worker`, which Gymnasium's class takes.
 
     Examples:
         >>> from vecenv.testing import CountEnv
@@ -238,7 +239,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_not_outstanding("call", range(self.num_envs))
         check_callable_name(name)
         self._doing = f"call({name!r})"
-        message = dumps(("call", name, args, kwargs))
+        message = dumps(("call", name, dumps((args, kwargs))))
         self._send([message] * self.num_workers, AsyncState.WAITING_CALL)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -284,7 +285,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_not_outstanding("set_attr", range(self.num_envs))
         each = values_per_env(name, values, self.num_envs)
         self._doing = f"set_attr({name!r})"
-        messages = [dumps(("set_attr", name, [each[row] for row in own])) for own in self._group.rows]
+        messages = [dumps(("set_attr", name, dumps([each[row] for row in own]))) for own in self._group.rows]
         self._send(messages, AsyncState.WAITING_CALL)
         self._finish(None)
 

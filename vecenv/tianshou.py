@@ -92,6 +92,13 @@ def wrap(envs: VecEnv, wait_num: int | None = None, timeout: float | None = None
         wait_num: see `VectorEnvAdapter`.
         timeout: see `VectorEnvAdapter`.
 
+    Returns:
+        Tianshou's interface over it.
+
+    Raises:
+        TypeError, ValueError: `envs` is no such vector env, or `wait_num` or `timeout` is out of range.
+        NotImplementedError: `wait_num` or `timeout` with a back end that takes no steps of some envs.
+
     Examples:
         >>> import vecenv
         >>> envs = wrap(vecenv.make_vec("CartPole-v1", 3, "sync", autoreset_mode="Disabled"))

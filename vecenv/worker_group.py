@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import socket
 import time
@@ -16,12 +15,12 @@ from gymnasium.error import ClosedEnvironmentError
 
 from vecenv.buffers import create_block_file, reserve_block
 from vecenv.channel import Channel, framed
-from vecenv.env_failures import unpack_failures
 from vecenv.errors import WorkerDied
 from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
 from vecenv.short_wait import ShortWait
-from vecenv.signals import Signal
+from vecenv.signals import LONGEST_POLL, Signal
+from vecenv.slice_replies import loads_by_row
 from vecenv.worker_process import WorkerProcess, launch_worker
 
 #: After asking in vain, how long a worker that ends by SIGTERM gets before SIGKILL, in seconds.
@@ -131,6 +130,7 @@ class WorkerGroup:
 
         Raises:
             MemoryError: the machine cannot hold it.
+            RuntimeError: the workers are not started.
         """
         if self._block_fd is None:
             raise RuntimeError("the workers are not started")
@@ -155,6 +155,8 @@ class WorkerGroup:
                 left = left[channel.send_part(left) :]
             except OSError:
                 self.note_death(worker, doing)
+            if not left and self._control is not None:
+                self._control.messages_sent[worker] += 1  # what a worker sees that looks into the block
             if not left or worker in self.deaths:
                 return
             # A worker that is sending itself does not read before its own words have been taken.
@@ -257,7 +259,7 @@ class WorkerGroup:
     def take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
         if timeout is not None:
-            timeout = timeout * 1000 if timeout * 1000 >= 1 else float(timeout > 0)
+            timeout = min(timeout * 1000, LONGEST_POLL) if timeout * 1000 >= 1 else float(timeout > 0)
         for descriptor, _ in self._poller.poll(timeout):
             if self._closed:
                 raise ClosedEnvironmentError(f"`{doing}` was waited for while the vector env was closed")
@@ -276,8 +278,7 @@ class WorkerGroup:
             self.note_death(worker, doing)
             return
         for data in messages:
-            kind, value = pickle.loads(data)
-            self._inboxes[worker].append((kind, unpack_failures(value) if kind == "failed" else value))
+            self._inboxes[worker].append(loads_by_row(data, self.processes[worker].pid))
 
     def note_death(self, worker: int, doing: str) -> None:
         """Note in `deaths` that a worker has ended; a second call does nothing."""
