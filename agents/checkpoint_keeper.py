@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from vecenv import VecEnv
 from vecenv.errors import EnvError, UnknownSetting
 
-from .algorithms import run_config_from_dict
+from .algorithms import find_algorithm, run_config_from_dict
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
 from .config import RunConfig
 from .env_states import pack_states, unpack_states
@@ -220,6 +220,7 @@ class CheckpointKeeper:
         """
         learner = self._learner
         check_spaces(checkpoint, learner.envs)
+        self._check_fixed_settings(checkpoint["run"]["settings"])
         try:
             if isinstance(learner, KeepsFiles):
                 learner.load_state_dict(checkpoint["learner"], folder if checkpoint["has_files"] else None)
@@ -240,6 +241,15 @@ class CheckpointKeeper:
             anew.append(f"the environments start new episodes, because {why_new_episodes}")
         return anew
 
+    def _check_fixed_settings(self, before: dict[str, Any]) -> None:
+        """Refuse another value of a setting that the state already holds: the new one would silently count nothing."""
+        for name in find_algorithm(self._config.algorithm).fixed_settings:
+            now = getattr(self._config.settings, name)
+            if before.get(name, now) != now:
+                raise UnknownSetting(
+                    f"{name} cannot be changed in the middle of a run: it was {before[name]!r}, and {now!r} was given"
+                )
+
     def _restore_envs(self, checkpoint: dict[str, Any], fresh_envs: bool) -> str | None:
         """Set the saved states; None, or why there are new episodes instead."""
         num_envs = self._num_ranks * self._learner.envs.num_envs
@@ -247,6 +257,8 @@ class CheckpointKeeper:
             reason: str | None = "--fresh-envs was given"
         elif checkpoint["env_states"] is None:
             reason = checkpoint["without_env_states"]
+        elif getattr(self._learner, "plays_elsewhere", False):
+            reason = "processes of their own play now"
         elif checkpoint["env_states"] and len(checkpoint["env_states"]) != num_envs:
             reason = f"there were {len(checkpoint['env_states'])} and are {num_envs} now"
         else:

@@ -290,6 +290,11 @@ class DQN:
             return "the replay starts anew, because it was not saved (--save-replay True saves it)"
         return None
 
+    @property
+    def plays_elsewhere(self) -> bool:
+        """Whether actor processes play, so that there are no environments here whose states could be set."""
+        return self.actors is not None
+
     def env_states(self) -> list[bytes] | None:
         """States of the environments; None where actor processes play."""
         return None if self.actors is not None else self.envs.get_state()
@@ -322,5 +327,12 @@ def evaluation_policy(
 
 # A replay is large: it is not written every minute.
 ALGORITHM = Algorithm(
-    "DQN", DQNConfig, DQN_PRESETS, DQN, env_settings, evaluation_policy, {"checkpoint_seconds": 300.0}
+    "DQN",
+    DQNConfig,
+    DQN_PRESETS,
+    DQN,
+    env_settings,
+    evaluation_policy,
+    run_defaults={"checkpoint_seconds": 300.0},
+    fixed_settings=("value_min", "value_max", "subtract_mean_image"),
 )

@@ -17,6 +17,7 @@ from .config import Precision
 from .dqn_config import DQNConfig
 from .dqn_loss import QMinibatch, row_losses
 from .dqn_staging import MinibatchStaging
+from .learner import loss_not_finite
 from .networks import CNNTrunk
 from .parallel_gradients import ParallelGradients, num_training_threads
 from .precision import choose_acting_precision, choose_training_precision
@@ -74,7 +75,11 @@ class QLearning:
         self._gradients.close()
 
     def update(self, replay: ReplayBuffer, env_steps: int) -> None:
-        """Take one gradient step on a minibatch of the replay."""
+        """Take one gradient step on a minibatch of the replay.
+
+        Raises:
+            FloatingPointError: a priority would be no finite number.
+        """
         config = self.config
         progress = min(1.0, env_steps / config.total_steps)
         beta = config.priority_beta + progress * (1.0 - config.priority_beta)
@@ -90,16 +95,23 @@ class QLearning:
         self._staging.release()
         self.updates += 1
         if replay.priorities is not None:
-            self._update_priorities(replay, transitions.places)
+            self._update_priorities(replay, transitions.places, env_steps)
 
-    def _update_priorities(self, replay: ReplayBuffer, places: NDArray[np.int64]) -> None:
-        """Report errors to the replay; on CUDA those of the step before, so that nothing waits for the device."""
+    def _update_priorities(self, replay: ReplayBuffer, places: NDArray[np.int64], env_steps: int) -> None:
+        """Report errors to the replay; on CUDA those of the step before, so that nothing waits for the device.
+
+        Raises:
+            FloatingPointError: one of them is no finite number, with which nothing could be drawn any more.
+        """
         assert replay.priorities is not None
         errors = (places, self._errors)
         if self.device.type == "cuda":
             errors, self._late_errors = self._late_errors, (places, self._errors.clone())  # type: ignore[assignment]
         if errors is not None:
-            replay.priorities.update(errors[0], errors[1].cpu().numpy())
+            sizes = errors[1].cpu().numpy()
+            if not np.isfinite(sizes).all():
+                raise loss_not_finite(env_steps)
+            replay.priorities.update(errors[0], sizes)
 
     def draw_noise(self) -> None:
         """New noise for both networks, where they are noisy; each has its own."""
@@ -157,9 +169,7 @@ class QLearning:
             self._figures = []
             loss, value = figures.mean(dim=0).tolist()
             if not math.isfinite(loss):
-                raise FloatingPointError(
-                    f"the loss is no longer finite after {env_steps} env steps; lower --learning-rate"
-                )
+                raise loss_not_finite(env_steps)
             smoothed = figures[0, 0].item() if self._smoothed_loss is None else self._smoothed_loss
             for each in figures[:, 0].tolist():
                 smoothed = SMOOTHING * smoothed + (1.0 - SMOOTHING) * each
@@ -195,6 +205,10 @@ class QLearning:
         self.network.load_state_dict(state["network"])
         self.target_network.load_state_dict(state["target_network"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:  # these are settings, which may have been changed
+            group["eps"] = self.config.adam_epsilon
+            if self.config.final_learning_rate is None:
+                group["lr"] = self.config.learning_rate
         self.updates = int(state["updates"])
         self.precision.update(state["precision"])
         self._noise.set_state(state["noise_generator"])

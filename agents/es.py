@@ -322,5 +322,12 @@ def load_parameters(network: PolicyNetwork, parameters: torch.Tensor, statistics
 
 
 ALGORITHM = Algorithm(
-    "ES", ESConfig, ES_PRESETS, ES, env_settings, evaluation_policy, run_defaults={"backend": "auto-fast"}
+    "ES",
+    ESConfig,
+    ES_PRESETS,
+    ES,
+    env_settings,
+    evaluation_policy,
+    run_defaults={"backend": "auto-fast"},
+    fixed_settings=("subtract_mean_image",),
 )

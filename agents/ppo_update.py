@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .config import PPOConfig
 from .distributed import ALONE, World
+from .learner import loss_not_finite
 from .networks import ActorCritic
 from .normalisation import RewardNormaliser
 from .parallel_gradients import ParallelGradients, num_training_threads
@@ -74,10 +75,7 @@ class PPOUpdate:
         rollout.compute_advantages(self.config.gamma, self.config.gae_lambda)
         losses, gradient_steps = self._take_gradient_steps(rollout)
         if not all(math.isfinite(loss) for loss in losses):
-            raise FloatingPointError(
-                f"the loss is no longer finite after {env_steps} env steps; lower --learning-rate, or look for rewards "
-                "and observations that are not finite"
-            )
+            raise loss_not_finite(env_steps)
         figures = dict(zip(LOSS_FIGURES, losses, strict=True))
         self.learning_rate.follow(figures["approximate_kl"])
         self.observe(rollout)

@@ -90,7 +90,8 @@ class Priorities:
         return {"largest": self.largest, "leaves": self._leaves.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Go on from :meth:`state_dict`; which rows may be drawn stays as it is, those unknown there count as new."""
         self.largest = float(state["largest"])
-        leaves = np.ascontiguousarray(state["leaves"], np.float64)
+        saved = np.asarray(state["leaves"], np.float64)
+        leaves = np.where(self._leaves > 0.0, np.where(saved > 0.0, saved, self.largest**self.exponent), 0.0)
         prioritized_kernels.set_leaves(self._tree, np.arange(len(leaves)), leaves)

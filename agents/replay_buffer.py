@@ -178,9 +178,8 @@ class ReplayBuffer:
         """
         state: dict[str, Any] = {"random": int(self._random[0])}
         if with_rows:
-            state |= {"written": self.written.copy(), "ready": self._ready.copy(), "expired": self._expired.copy()}
-            state |= {"sizes": self._sizes.copy()}
-            state |= {"priorities": None if self.priorities is None else self.priorities.state_dict()}
+            state["written"] = self.written.copy()
+            state["priorities"] = None if self.priorities is None else self.priorities.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,12 +187,10 @@ class ReplayBuffer:
         self._random[0] = state["random"]
         if "written" not in state:
             return
-        for name, array in (
-            ("written", self.written),
-            ("ready", self._ready),
-            ("expired", self._expired),
-            ("sizes", self._sizes),
-        ):
-            array[:] = np.asarray(state[name])
+        written = np.asarray(state["written"])
+        # Which rows may be sampled follows from the rows and from the settings, which may have changed since.
+        self._ready[:] = self._expired[:] = np.maximum(0, written - self.spec.num_slots)
+        self._sizes[:] = 0
+        self.publish(written)
         if self.priorities is not None and state["priorities"] is not None:
             self.priorities.load_state_dict(state["priorities"])

@@ -60,8 +60,13 @@ def load_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path, reco
     """Read the rows back; arguments as for :func:`save_rows`, ``record`` is what it returned.
 
     Raises:
-        UnknownSetting: there is no such file, it is of another size, or its content is another one.
+        UnknownSetting: there is no such file, it is of another size or number of streams, or not the one saved.
     """
+    if len(written) != memory.spec.num_streams:
+        raise UnknownSetting(
+            f"the replay in {path} is of {len(written)} environments, and num_envs is {memory.spec.num_streams} now: a "
+            "run goes on with as many as its replay has streams"
+        )
     try:
         size = path.stat().st_size
         if size != memory.spec.nbytes:

@@ -235,6 +235,79 @@ def test_two_halves_are_the_whole_to_the_last_bit(config, tmp_path):
     assert all(reports[-1].figures[name] == expected[-1].figures[name] for name in same)
 
 
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [
+        (SMALL, {"num_return_steps": 5}),
+        (SMALL, {"prioritized": True}),
+        (EVERYTHING, {"num_return_steps": 1}),
+        (EVERYTHING, {"prioritized": False}),
+    ],
+)
+def test_a_replay_goes_on_with_other_settings_as_if_it_had_been_played_with_them(before, changes, tmp_path):
+    first = make_learner(before)
+    train_until(first, 1_000)
+    first.save_files(tmp_path)
+    state = first.state_dict()
+    second = make_learner(dataclasses.replace(before, **changes), start=False)
+    second.load_state_dict(state, tmp_path)
+    expected = make_learner(second.config, start=False).replay
+    for name, array in first.replay.memory.arrays.items():
+        expected.memory.arrays[name][:] = array
+    expected.publish(first.replay.written)
+    replay = second.replay
+    assert replay.size == expected.size > 0
+    for name in ("_ready", "_expired", "_sizes"):
+        np.testing.assert_array_equal(getattr(replay, name), getattr(expected, name))
+    if replay.priorities is not None:
+        leaves = replay.priorities._leaves
+        np.testing.assert_array_equal(leaves > 0.0, expected.priorities._leaves > 0.0)
+        if first.replay.priorities is not None:
+            kept = (leaves > 0.0) & (first.replay.priorities._leaves > 0.0)
+            np.testing.assert_array_equal(leaves[kept], first.replay.priorities._leaves[kept])
+    second.set_env_states(first.env_states())
+    train_until(second, 1_200)
+    assert second.learning.updates > first.learning.updates
+
+
+def test_step_size_and_epsilon_of_adam_are_those_of_the_settings_also_after_a_resume(tmp_path):
+    first = make_learner(dataclasses.replace(SMALL, final_learning_rate=None))
+    train_until(first, 500)
+    changed = dataclasses.replace(first.config, learning_rate=0.25, adam_epsilon=0.125)
+    second = make_learner(changed, start=False)
+    second.load_state_dict(first.state_dict())
+    assert second.learning.learning_rate == 0.25
+    assert second.learning.optimizer.param_groups[0]["eps"] == 0.125
+
+
+def test_a_replay_of_another_number_of_environments_is_refused_by_name(tmp_path):
+    first = make_learner()
+    train_until(first, 500)
+    first.save_files(tmp_path)
+    for num_envs in (SMALL.num_envs // 2, SMALL.num_envs * 2):
+        other = make_learner(dataclasses.replace(SMALL, num_envs=num_envs), start=False)
+        with pytest.raises(UnknownSetting, match=f"of {SMALL.num_envs} environments, and num_envs is {num_envs} now"):
+            other.load_state_dict(first.state_dict(), tmp_path)
+
+
+class NotANumber(gymnasium.Wrapper):
+    """CartPole whose rewards are not numbers."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = self.env.step(action)
+        return observation, float("nan"), terminated, truncated, info
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_rewards_that_are_not_numbers_end_with_the_loss_by_name(prioritized):
+    learner = make_learner(dataclasses.replace(SMALL, prioritized=prioritized), env=NotANumber)
+    with pytest.raises(FloatingPointError, match="the loss is no longer finite"):
+        train_until(learner, 1_000)
+
+
 def test_pong_goes_on_to_the_last_bit(tmp_path):
     config = dataclasses.replace(
         SMALL, network="small-cnn", num_envs=2, learning_starts=40, report_steps=20, num_return_steps=3, double=True

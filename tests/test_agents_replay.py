@@ -323,6 +323,7 @@ def test_new_rows_get_the_largest_priority_and_old_ones_leave_for_good():
     priorities.update(np.array([2]), np.array([3.0], np.float32))  # drawn before it left
     assert priorities._leaves[2] == 0.0
     copy = Priorities(8, exponent=1.0)
+    copy.apply(np.array([5]))  # which rows may be drawn is known before
     copy.load_state_dict(priorities.state_dict())
     np.testing.assert_array_equal(copy._tree, priorities._tree)
     assert copy.largest == priorities.largest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -15,9 +16,11 @@ import torch
 import vecenv
 from vecenv import cli
 from vecenv.agents import checkpoint_keeper, ppo_update, stopping, training_run
+from vecenv.agents.agent import Agent
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from vecenv.agents.config import PPOConfig, RunConfig
 from vecenv.agents.display import ProgressDisplay
+from vecenv.agents.dqn_config import DQNConfig
 from vecenv.agents.env_states import pack_states, unpack_states
 from vecenv.agents.learner import Episode
 from vecenv.agents.ppo import env_settings
@@ -186,6 +189,31 @@ def test_other_spaces_and_other_algorithms_are_one_line(finished, tmp_path, caps
     assert (code, len(errors.splitlines())) == (2, 1)
     assert "go on from it with vecenv train ppo" in errors
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "flag"),
+    [
+        ("ppo", SMALL[:4], "--no-subtract-mean-image"),
+        ("es", ("--num-pairs", "1", "--hidden-size", "2"), "--no-subtract-mean-image"),
+        ("dqn", ("--num-envs", "1", "--learning-starts", "90"), "--value-max=20"),
+    ],
+)
+def test_a_setting_that_the_saved_state_holds_is_not_changed_in_silence(name, words, flag, tmp_path, capsys):
+    assert run(capsys, "train", name, *CARTPOLE, *words, "--total-steps", 100, "--run-dir", tmp_path / "a")[0] == 0
+    code, _, errors = run(capsys, "train", name, "--resume", tmp_path / "a", "--total-steps", 200, flag)
+    assert (code, len(errors.splitlines())) == (2, 1)
+    assert "cannot be changed in the middle of a run: it was" in errors
+
+
+def test_actor_processes_that_take_over_begin_new_episodes(tmp_path):
+    settings = DQNConfig(num_envs=1, learning_starts=90, total_steps=100)
+    config = RunConfig("CartPole-v1", backend="sync", algorithm="dqn", settings=settings)
+    Agent(config).train(run_dir=tmp_path)
+    with_actor = dataclasses.replace(config, settings=dataclasses.replace(settings, num_actors=1, total_steps=200))
+    with training_run.TrainingRun(with_actor, training_run.Resume(load_checkpoint(tmp_path), tmp_path)) as resumed:
+        [anew] = resumed.starts_anew
+    assert anew == "the environments start new episodes, because processes of their own play now"
 
 
 def test_a_folder_with_a_run_is_not_written_over(finished, capsys):
