@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vecenv.atari import AtariEnv
+from vecenv.envpool_tasks import envpool_id
 from vecenv.preprocess.config import AtariConfig
-from vecenv.registration import game_name
 
 from .bare_game import bare_game
 
@@ -240,7 +240,7 @@ def _envpool(rom: str, config: AtariConfig, seed: int) -> Driver:
     import envpool
 
     envs = envpool.make(
-        f"{game_name(rom)}-v5",
+        envpool_id(rom),
         env_type="gymnasium",
         num_envs=1,
         num_threads=1,

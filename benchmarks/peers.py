@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from vecenv.envpool_tasks import envpool_id
 from vecenv.errors import UnknownSetting
 from vecenv.interrupts import leave_interrupts_to_the_user
-from vecenv.registration import game_name
 
 from .bare_game import bare_game
 from .contestants import Contender, Settings, VectorContestant
@@ -99,7 +99,7 @@ def _envpool(settings: Settings, name: str, actions: Actions) -> VectorContestan
     task = settings.env_id
     if settings.rom is not None:
         options = {"reward_clip": True, "repeat_action_probability": 0.0}
-        task = f"{game_name(settings.rom)}-v5"
+        task = envpool_id(settings.rom)
     if task not in envpool.list_all_envs():
         raise UnknownSetting(f"EnvPool has no {task!r}")
     in_parts = settings.batch_size is not None

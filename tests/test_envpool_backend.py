@@ -17,10 +17,12 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeeded
 
 from vecenv import UnknownSetting, make_vec, true_next_obs
+from vecenv.envpool_tasks import envpool_id
 from vecenv.preprocess.config import find_preset
+from vecenv.registration import ROMS
 from vecenv.testing import CountEnv, assert_same, check_vec_env
 
-pytest.importorskip("envpool")
+envpool = pytest.importorskip("envpool")
 PONG = "PongNoFrameskip-v4"
 ENVPOOL = find_preset("envpool")
 make_pool = functools.partial(make_vec, backend="envpool", num_workers=1)
@@ -41,6 +43,10 @@ def test_keeps_the_contract(env_id: str, mode: str | None) -> None:
     modes = {} if mode is None else {"autoreset_modes": [mode]}
     held = check_vec_env(lambda env_fns, **settings: make(len(env_fns), **settings), env_id=env_id, **modes)
     assert len(held) > (30 if mode is None else 10)
+
+
+def test_envpool_has_every_game() -> None:
+    assert {envpool_id(rom) for rom in ROMS} <= set(envpool.list_all_envs())
 
 
 # -- physics ----------------------------------------------------------------------------------------------------------

@@ -75,6 +75,15 @@ class Task:
     render_mode: str | None
 
 
+def envpool_id(rom: str) -> str:
+    """EnvPool's id of a game; it differs from ale-py's in ``TicTacToe3d``.
+
+    Args:
+        rom: name of the ROM.
+    """
+    return "".join(word.capitalize() for word in rom.split("_")) + "-v5"
+
+
 def task_of(request: EngineRequest) -> Task:
     """The task behind a request.
 
@@ -101,7 +110,7 @@ def task_of(request: EngineRequest) -> Task:
         raise MissingExtra("envpool", "envpool")
     if game is None or config is None:
         return _other_task(env_id, env_kwargs, render_mode)
-    name = "".join(word.capitalize() for word in game.rom.split("_")) + "-v5"
+    name = envpool_id(game.rom)
     arguments = _atari_arguments(config)
     _, action_space = _spaces(_spec(name, arguments))
     observation_space = gym.spaces.Box(0, 255, config.observation_shape, np.uint8)
