@@ -28,18 +28,25 @@ from typing import Any
 
 import vecenv
 from vecenv import VecEnv
+from vecenv.doctor import missing_extra
 from vecenv.errors import UnknownSetting
 
-from .algorithms import find_algorithm
-from .checkpoint_keeper import load_run
-from .config import RunConfig
-from .display import ProgressDisplay, quiet_console
-from .distributed import connect
-from .evaluation import trained_policy
-from .inference import BatchedPolicy
-from .playing import PlayedEpisodes, play_episodes
-from .run_directory import RunDirectory
-from .training_run import Resume, TrainingRun, choose_device, place_of_run
+try:
+    from .algorithms import find_algorithm
+    from .checkpoint_keeper import load_run
+    from .config import RunConfig
+    from .display import ProgressDisplay, quiet_console
+    from .distributed import connect
+    from .evaluation import trained_policy
+    from .inference import BatchedPolicy
+    from .playing import MOST_ENVS, PlayedEpisodes, play_episodes
+    from .run_directory import RunDirectory
+    from .training_run import Resume, TrainingRun, choose_device, place_of_run
+except ModuleNotFoundError as error:
+    missing = missing_extra(error, "agents")
+    if missing is None:
+        raise
+    raise missing from error
 
 
 class Agent:
@@ -189,6 +196,8 @@ class Agent:
         if envs is not None:
             return play_episodes(envs, self.policy(envs, sample=sample, seed=seed), episodes, seed, max_steps)
         run = self.config
-        made = vecenv.make_vec(run.env, min(episodes, 16), run.backend, preprocess=run.preprocess, statistics=True)
+        made = vecenv.make_vec(
+            run.env, min(episodes, MOST_ENVS), run.backend, preprocess=run.preprocess, statistics=True
+        )
         with made:
             return play_episodes(made, self.policy(made, sample=sample, seed=seed), episodes, seed, max_steps)

@@ -19,7 +19,7 @@ from .checkpoint_keeper import check_spaces, load_run
 from .command_line import parse_arguments
 from .config import RunConfig
 from .inference import BatchedPolicy
-from .playing import PlayedEpisodes, play_episodes
+from .playing import MOST_ENVS, PlayedEpisodes, play_episodes
 from .setting_checks import check_count
 from .video import check_clip_path, make_rendered_envs, record_clip
 
@@ -104,7 +104,7 @@ def trained_policy(
 
 
 def _play(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments) -> PlayedEpisodes:
-    num_envs = min(arguments.episodes, 16) if arguments.num_envs is None else arguments.num_envs
+    num_envs = min(arguments.episodes, MOST_ENVS) if arguments.num_envs is None else arguments.num_envs
     workers = run.num_workers if arguments.backend in ("auto", run.backend) else None
     envs = vecenv.make_vec(
         run.env, num_envs, arguments.backend, num_workers=workers, preprocess=run.preprocess, statistics=True

@@ -6,8 +6,9 @@ trunk computes in: two logits that differ by less than bfloat16 can tell apart w
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -201,9 +202,7 @@ def build_actor_critic(
         raise NotImplementedError(
             f"agents read Box observations only; there is no network for {type(observation_space).__name__}"
         )
-    # Torch draws initial weights from its global generator: borrow it and put it back as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         if config.network != "mlp":
             return ActorCritic(
                 _build_cnn(observation_space, config.network), actions.size, distribution=actions.distribution
@@ -218,8 +217,24 @@ def build_actor_critic(
         )
 
 
-def _build_cnn(space: gymnasium.spaces.Box, name: str) -> CNNTrunk:
+@contextlib.contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator, which initial weights are drawn from, and put it back as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def convolutions_for(space: gymnasium.spaces.Box, name: str) -> tuple[tuple[tuple[int, int, int], ...], int]:
+    """The entry of `CONVOLUTIONS` for a network that is to read observations of a space.
+
+    Raises:
+        ValueError: when they are no images.
+    """
     if space.dtype != np.uint8 or len(space.shape) != 3:
         raise ValueError(f"{name} needs uint8 images [C, H, W], got {space}; use network mlp")
-    convolutions, num_features = CONVOLUTIONS[name]
-    return CNNTrunk(space.shape, convolutions, num_features)
+    return CONVOLUTIONS[name]
+
+
+def _build_cnn(space: gymnasium.spaces.Box, name: str) -> CNNTrunk:
+    return CNNTrunk(space.shape, *convolutions_for(space, name))

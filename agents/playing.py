@@ -13,6 +13,9 @@ from .actions import EnvActions
 from .inference import BatchedPolicy
 from .learner import Episode, finished_episodes
 
+MOST_ENVS = 16
+"""Environments that episodes are played in where nobody says how many; more bring little to a few episodes."""
+
 
 class PlayedEpisodes(NamedTuple):
     """What :func:`play_episodes` played."""

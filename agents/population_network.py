@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from . import population_kernels
 from .actions import EnvActions
 from .es_config import ESConfig
-from .networks import CONVOLUTIONS, CNNTrunk, MLPTrunk, initialise_orthogonal
+from .networks import CNNTrunk, MLPTrunk, convolutions_for, initialise_orthogonal, torch_seeded
 from .normalisation import LIMIT
 
 _ALIGNMENT = 16
@@ -86,17 +86,13 @@ def build_policy_network(
     if not isinstance(observation_space, gymnasium.spaces.Box):
         raise NotImplementedError(f"ES reads Box observations only; there is no network for {observation_space}")
     shape = observation_space.shape
-    is_image = len(shape) == 3 and observation_space.dtype == np.uint8
-    # Torch draws initial weights from its global generator: borrow it and put it back as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**63)
+    with torch_seeded(seed % 2**63):
         trunk: MLPTrunk | CNNTrunk
         if config.network == "mlp":
             trunk = MLPTrunk(shape, config.hidden_size)
-        elif not is_image:
-            raise ValueError(f"{config.network} needs uint8 images [C, H, W], got {observation_space}; use network mlp")
         else:
-            trunk = CNNTrunk(shape, CONVOLUTIONS[config.network][0], config.hidden_size)
+            convolutions, _ = convolutions_for(observation_space, config.network)
+            trunk = CNNTrunk(shape, convolutions, config.hidden_size)
         head = initialise_orthogonal(nn.Linear(config.hidden_size, num_outputs), gain=0.01)
     if config.normalise_observations and observation_space.dtype == np.uint8:
         raise ValueError(f"normalise_observations is for vectors; {observation_space} holds bytes, which are scaled")

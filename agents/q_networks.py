@@ -10,13 +10,12 @@ import math
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .dqn_config import DQNConfig
-from .networks import CONVOLUTIONS, CNNTrunk
+from .networks import CNNTrunk, convolutions_for, torch_seeded
 
 INITIAL_NOISE = 0.5
 """sigma_0 of Fortunato et al. (2018): scale of the noise at the start, before division by the root of the inputs."""
@@ -183,9 +182,7 @@ def build_q_network(
         )
     if not isinstance(observation_space, gymnasium.spaces.Box):
         raise NotImplementedError(f"DQN reads Box observations only, got {type(observation_space).__name__}")
-    # Torch draws initial weights from its global generator: borrow it and put it back as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         return QNetwork(_build_trunk(observation_space, config), int(action_space.n), config)
 
 
@@ -193,7 +190,5 @@ def _build_trunk(space: gymnasium.spaces.Box, config: DQNConfig) -> CNNTrunk | R
     streams = 2 if config.dueling else 1
     if config.network == "mlp":
         return ReLUTrunk(math.prod(space.shape), config.hidden_size, streams * config.hidden_size)
-    if space.dtype != np.uint8 or len(space.shape) != 3:
-        raise ValueError(f"{config.network} needs uint8 images [C, H, W], got {space}; use network mlp")
-    convolutions, num_features = CONVOLUTIONS[config.network]
+    convolutions, num_features = convolutions_for(space, config.network)
     return CNNTrunk(space.shape, convolutions, streams * num_features)
