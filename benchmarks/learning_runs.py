@@ -27,7 +27,7 @@ from vecenv.factory import resolved_spec
 from vecenv.registration import find_game
 
 from .child_command import last_line, run_command
-from .report import commit
+from .report import as_file_name, commit
 
 #: Columns of ``metrics.csv`` that a result keeps where the algorithm writes them.
 KEPT_COLUMNS = ("env_steps", "seconds", "mean_return", "generation", "population_mean")
@@ -128,7 +128,7 @@ def make_run(algorithm: str, env_id: str, seed: int, words: Sequence[str], folde
     every = ("--env", env_id, "--seed", str(seed), *words)
     config = read_arguments(algorithm, every)[0].run_config()
     plain = json.loads(json.dumps(dataclasses.asdict(config)))
-    name = "".join(character if character.isalnum() or character in "-_." else "-" for character in env_id)
+    name = as_file_name(env_id)
     return LearningRun(algorithm, env_id, seed, every, plain, folder / f"{name}-{algorithm}-seed{seed}")
 
 

@@ -227,7 +227,11 @@ def commit() -> str | None:
         return None
 
 
+def as_file_name(name: str) -> str:
+    """`name` with dashes for the characters that do not belong in a file name."""
+    return "".join(character if character.isalnum() or character in "-_." else "-" for character in name)
+
+
 def default_path(name: str) -> Path:
-    """``results/NAME-TIME.json``; characters of `name` that do not belong in a file name become dashes."""
-    safe = "".join(character if character.isalnum() or character in "-_." else "-" for character in name)
-    return Path("results") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    """``results/NAME-TIME.json``."""
+    return Path("results") / f"{as_file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}.json"
