@@ -32,10 +32,13 @@ class AddressableEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Reset the env; ``options`` reach it only where there are any, and only its own of `OPTIONS_BY_ENV`."""
-        options = arguments.pop("options", None)
-        if options and OPTIONS_BY_ENV in options:
-            options = options[OPTIONS_BY_ENV][self.index]
+        options = self._own_options(arguments.pop("options", None))
         return self.env.reset(**arguments, options=options) if options else self.env.reset(**arguments)
+
+    def _own_options(self, options: Any) -> Any:
+        if options and OPTIONS_BY_ENV in options:
+            return options[OPTIONS_BY_ENV][self.index]
+        return options
 
     def on_envs(self, indices: Sequence[int], doing: str, *arguments: Any) -> list[Any]:
         """Carry out one of the methods below, once for every time that this env is named.
@@ -88,9 +91,7 @@ class AddressableInPlaceEnv(AddressableEnv):
 
     def reset_into(self, out: Any, **arguments: Any) -> dict[str, Any]:
         """See `vecenv.atari.AtariEnv.reset_into`; options as in `reset`."""
-        options = arguments.pop("options", None)
-        if options and OPTIONS_BY_ENV in options:
-            options = options[OPTIONS_BY_ENV][self.index]
+        options = self._own_options(arguments.pop("options", None))
         infos: dict[str, Any] = self.env.reset_into(out, **arguments, options=options or None)  # type: ignore[attr-defined]
         return infos
 

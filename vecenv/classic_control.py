@@ -76,7 +76,10 @@ def _advance_cart_pole(state: Any, row: Any, actions: Any, generators: Any, para
 
 
 def _is_upright(state: Any, row: Any, parameters: Any) -> Any:
-    """As every pole is that has not fallen long ago; only states that are set can be others."""
+    """As every pole is that has not fallen long ago; only states that are set can be others.
+
+    0.78 is a little less than pi / 4, the limit of `sine_cosine_near_zero`.
+    """
     return abs(state[2, row]) < 0.78
 
 

@@ -63,11 +63,11 @@ _ENGINE_FACTS = {
     "ale": ("ale_py", "ale-py's threads; Atari"),
     "ray": ("ray", "actors, on one machine or several"),
 }
-#: Adapter -> our module, import name of the package it is for, and what it is.
+#: Adapter -> import name of the package it is for, and what it is.
 _ADAPTERS = {
-    "gymnasium": ("vecenv.registration", "gymnasium", 'gymnasium.make("vecenv:vecenv/Pong-v5"), and make_vec'),
-    "stable-baselines3": ("vecenv.sb3", "stable_baselines3", "vector envs for its trainers"),
-    "tianshou": ("vecenv.tianshou", "tianshou", "vector envs for its trainers"),
+    "gymnasium": ("gymnasium", 'gymnasium.make("vecenv:vecenv/Pong-v5"), and make_vec'),
+    "stable-baselines3": ("stable_baselines3", "vector envs for its trainers"),
+    "tianshou": ("tianshou", "vector envs for its trainers"),
 }
 #: What RLlib needs beside Ray and is looked for, by import name, and the distribution.
 _RLLIB_PACKAGES = {"torch": "torch", "tree": "dm-tree", "lz4": "lz4", "ormsgpack": "ormsgpack", "pyarrow": "pyarrow"}
@@ -76,6 +76,22 @@ _SYSTEMS = {
     "darwin": "worker processes take a portable path that has not been tried on a Mac; report what fails",
     "win32": "no worker processes: sync, compiled and ale work, subproc is refused",
 }
+
+
+def missing_extra(error: ModuleNotFoundError, extra: str = "") -> MissingExtra | None:
+    """What to raise in place of a failed import; None where the module is none of the optional packages.
+
+    Args:
+        error: what the import raised.
+        extra: the extra of what was to be imported, "" for none.
+    """
+    name = (error.name or "").partition(".")[0]
+    if name not in OPTIONAL_PACKAGES:
+        return None
+    package = OPTIONAL_PACKAGES[name]
+    # rich comes with two extras, and the demonstration has one that holds all it needs
+    named = extra if extra == "demo" or name == "rich" else package.extra
+    return MissingExtra(package.distribution, named or package.extra)
 
 
 @dataclass(frozen=True)
@@ -150,12 +166,7 @@ def backend_statuses() -> list[BackendStatus]:
 
 def adapter_statuses() -> list[BackendStatus]:
     """Trainers and libraries that vector envs can be handed to, and whether each can be used here."""
-    statuses = [
-        _status(name, package, text)
-        for name, (module, package, text) in _ADAPTERS.items()
-        if find_spec(module) is not None
-    ]
-    return [*statuses, _rllib_status()]
+    return [*(_status(name, package, text) for name, (package, text) in _ADAPTERS.items()), _rllib_status()]
 
 
 def _rllib_status() -> BackendStatus:

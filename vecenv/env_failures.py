@@ -53,7 +53,7 @@ def pack_failures(failures: Sequence[EnvFailure]) -> list[tuple[EnvFailure, byte
             try:
                 data = dumps(failure.exception)
                 pickle.loads(data)
-            except Exception:
+            except Exception:  # what cannot be pickled is still told as text
                 data = None
         packed.append((replace(failure, exception=None), data))
     return packed
@@ -67,7 +67,7 @@ def unpack_failures(packed: Sequence[tuple[EnvFailure, bytes | None]]) -> list[E
         if data is not None:
             try:
                 exception = pickle.loads(data)
-            except Exception:
+            except Exception:  # its class may be one that only the other process can import
                 exception = None
         failures.append(replace(failure, exception=exception))
     return failures

@@ -96,6 +96,7 @@ class EnvError(VecEnvError):
     failures: tuple[EnvFailure, ...]
     worker_pid: int
     remote_traceback: str
+    doing: str = "step"
     _message: str = ""
 
     def __str__(self) -> str:
@@ -105,8 +106,6 @@ class EnvError(VecEnvError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the failures: the class itself is made on the fly and cannot be imported."""
         return (env_error, (self.failures, self.doing))
-
-    doing: str = "step"
 
 
 @dataclass(frozen=True)

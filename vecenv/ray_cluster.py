@@ -174,9 +174,8 @@ def _quiet_environment(own_cluster: bool) -> Iterator[None]:
         from ray._private import ray_constants
 
         several_machines = ray_constants.ENABLE_RAY_CLUSTER
-        ray_constants.ENABLE_RAY_CLUSTER = (
-            False  # read from the variable when Ray was imported, maybe before it was set
-        )
+        # Read from the variable when Ray was imported, maybe before it was set.
+        ray_constants.ENABLE_RAY_CLUSTER = False
         try:
             yield
         finally:
