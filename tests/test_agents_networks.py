@@ -91,5 +91,8 @@ def test_what_has_no_network_is_refused_by_name(observations, actions, network, 
 
 def test_spaces_of_real_envs_fit():
     env = gymnasium.make("Acrobot-v1")
-    build_actor_critic(env.observation_space, env.action_space, PPOConfig(), seed=0)
+    network = build_actor_critic(env.observation_space, env.action_space, PPOConfig(), seed=0)
+    observation, _ = env.reset(seed=0)
+    outputs, values = network(torch.as_tensor(observation[None]))
+    assert (outputs.shape, values.shape) == ((1, 3), (1,))
     env.close()

@@ -116,6 +116,7 @@ def test_moves_and_restarts_go_together():
 
 def test_through_make_vec():
     with make_vec("CartPole-v1", 4, "subproc", num_workers=2, backend_options={"balance": True}) as envs:
+        assert envs._balancer is not None
         envs.reset(seed=0)
         for _ in range(100):
             envs.step([0, 1, 0, 1])

@@ -74,7 +74,7 @@ def test_idle_workers_that_die_are_replaced_at_the_next_call():
     with restarting(count_fns()) as envs:
         envs.reset()
         kill(envs, 0)
-        time.sleep(0.2)
+        envs.processes[0].join(10)
         observations, _ = envs.reset(seed=3)
         np.testing.assert_array_equal(observations, [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0]])
         kill(envs, 0)
@@ -278,7 +278,7 @@ def test_rows_of_a_worker_that_died_idle_are_truncated_when_sent():
     with restarting(count_fns(), num_workers=2, batch_size=1) as envs:
         envs.reset()
         kill(envs, 0)
-        time.sleep(0.2)
+        envs.processes[0].join(10)
         envs.send([0], [0])
         observations, _, _, truncations, infos = envs.recv(timeout=30)
         assert infos["worker_restarted"].all()

@@ -155,7 +155,7 @@ def test_polling_without_waiting():
         time.sleep(0.3)
         assert envs.step_wait(timeout=0)[4]["text"].tolist() == ["x", "x"]
         os.kill(envs.worker_pids[0], signal.SIGKILL)
-        time.sleep(0.3)
+        envs.processes[0].join(10)
         with pytest.raises(WorkerDied):
             envs.step_async([0, 0]) or envs.step_wait(timeout=0)
 
@@ -296,7 +296,7 @@ def test_a_masked_reset_does_not_hide_a_restart(mode):
         envs.reset(seed=0)
         envs.step([0] * 4)
         os.kill(envs.worker_pids[0], signal.SIGKILL)
-        time.sleep(0.2)
+        envs.processes[0].join(10)
         observations, _ = envs.reset(options={"reset_mask": np.array([True, False, False, False])})
         np.testing.assert_array_equal(observations, [[0, 0, 0], [1, 0, 1], [2, 0, 1], [3, 0, 1]])
         _, rewards, _, truncations, infos = envs.step([0] * 4)
