@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from vecenv import cli, doctor
-from vecenv.errors import EnvFailure, UnknownSetting, WorkerDied, env_error
+from vecenv.errors import EnvFailure, MissingExtra, UnknownSetting, WorkerDied, env_error
 
 NO_LEVEL = FileNotFoundError(2, "No such file or directory", "level.txt")
 
@@ -105,6 +106,18 @@ def test_unknown_environment_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     assert "Cartpole" in one_line(capsys)
 
 
+@pytest.mark.parametrize("in_a_worker", [True, False])
+def test_package_that_only_an_environment_needs_is_one_line(
+    in_a_worker: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gymnasium
+
+    missing = gymnasium.error.DependencyNotInstalled("Box2D is not installed, run `pip install x`")
+    failure = EnvFailure(0, 1, missing, "DependencyNotInstalled", str(missing), "Traceback")
+    assert fail_with(env_error([failure], "construction") if in_a_worker else missing, monkeypatch) == 2
+    assert one_line(capsys) == "vecenv: Box2D is not installed, run `pip install x`\n"
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -124,6 +137,14 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys
         monkeypatch.delitem(sys.modules, name)
     assert cli.main(["train", "ppo"]) == 2
     assert one_line(capsys) == "vecenv: torch is not installed; run: pip install 'vecenv[agents]'\n"
+
+
+def test_agents_from_python_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("vecenv.agents.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtra, match=r"torch is not installed; run: pip install 'vecenv\[agents\]'"):
+        importlib.import_module("vecenv.agents.agent")
 
 
 def test_module_of_ours_that_is_missing_is_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

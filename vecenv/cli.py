@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from .doctor import OPTIONAL_PACKAGES
-from .errors import MissingExtra, UnknownSetting, WorkerDied, WorkersUnavailable
+from .doctor import missing_extra
+from .errors import EnvError, MissingExtra, UnknownSetting, WorkerDied, WorkersUnavailable
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -99,8 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if _is_unknown_env(error):
+        if _is_gymnasiums(error, "UnregisteredEnv"):
             return _say(error, EXIT_USAGE)
+        if _is_gymnasiums(error, "DependencyNotInstalled"):  # of an environment; without the traceback of building it
+            return _say(error.failures[0].message if isinstance(error, EnvError) else error, EXIT_USAGE)
         if isinstance(error, OSError) and error.filename is not None:  # which errors of environments do not have
             return _say(f"{error.filename}: {error.strerror}", EXIT_FAILED)
         raise
@@ -128,13 +130,10 @@ def _call(command: Command, words: list[str]) -> int:
         main_function: Callable[[Sequence[str]], int | None] = importlib.import_module(command.module).main
         return main_function(words) or 0
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in OPTIONAL_PACKAGES:
+        missing = missing_extra(error, command.extra)
+        if missing is None:
             raise
-        package = OPTIONAL_PACKAGES[missing]
-        # rich comes with two extras, and the demonstration has one that holds all it needs
-        extra = command.extra if command.extra == "demo" or missing == "rich" else package.extra
-        raise MissingExtra(package.distribution, extra or package.extra) from error
+        raise missing from error
 
 
 def _overview(commands: dict[str, Command], program: str) -> str:
@@ -147,10 +146,10 @@ def _overview(commands: dict[str, Command], program: str) -> str:
     return "\n".join(lines)
 
 
-def _is_unknown_env(error: Exception) -> bool:
-    """Whether Gymnasium refused the environment's id (gymnasium is not imported only to ask this)."""
+def _is_gymnasiums(error: Exception, name: str) -> bool:
+    """Whether an error is of this class of Gymnasium's (which is not imported only to ask this)."""
     gymnasium_error = sys.modules.get("gymnasium.error")
-    return gymnasium_error is not None and isinstance(error, gymnasium_error.UnregisteredEnv)
+    return gymnasium_error is not None and isinstance(error, getattr(gymnasium_error, name))
 
 
 def _say(message: object, exit_code: int, program: str = "vecenv") -> int:

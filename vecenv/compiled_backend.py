@@ -12,7 +12,7 @@ from vecenv.arguments import check_positive_int
 from vecenv.capabilities import EMULATED, FEATURES, NATIVE, REFUSED
 from vecenv.compiled_env import CompiledEnv, compiled_env, find_compiled_env
 from vecenv.errors import UnknownSetting
-from vecenv.factory import vector_spec
+from vecenv.factory import import_module_of, vector_spec
 
 if TYPE_CHECKING:
     from vecenv.compiled_vec_env import CompiledVecEnv
@@ -54,9 +54,7 @@ def make_envs(request: EngineRequest) -> CompiledVecEnv:
             "backend='compiled': a function that builds a Python env cannot be compiled; use an id, or "
             "register_compiled_env"
         )
-    if ":" in env_id:
-        module, _, env_id = env_id.partition(":")
-        __import__(module)
+    env_id = import_module_of(env_id)
     env = compiled_env(env_id)
     if not supports(env_id):
         raise UnknownSetting(

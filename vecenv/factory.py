@@ -248,17 +248,30 @@ def resolved_spec(env_id: str | EnvSpec) -> EnvSpec:
     """The spec itself, which reaches workers that never saw its registration.
 
     Raises:
-        UnknownSetting: no such id; Gymnasium's own advice is kept.
+        UnknownSetting: no such id, with Gymnasium's own advice, or no such module.
     """
     if isinstance(env_id, EnvSpec):
         return env_id
+    name = import_module_of(env_id)
     try:
-        if ":" in env_id:
-            module, _, env_id = env_id.partition(":")
-            __import__(module)
-        return copying.deepcopy(gym.spec(env_id))
-    except (gym.error.Error, ImportError) as error:
+        return copying.deepcopy(gym.spec(name))
+    except gym.error.Error as error:
         raise UnknownSetting(f"env id {env_id!r} does not exist: {error}") from error
+
+
+def import_module_of(env_id: str) -> str:
+    """Import the module before the colon of an id, if there is one, which registers the id; gives the rest.
+
+    Raises:
+        UnknownSetting: the module cannot be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UnknownSetting(f"env id {env_id!r}: the module cannot be imported: {error}") from error
+    return name
 
 
 def _make_registered(spec: EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
