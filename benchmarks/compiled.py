@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,8 +70,10 @@ def contestants(num_envs: int) -> list[Steps]:
     if num_envs <= MOST_ENVPOOL_ENVS and importlib.util.find_spec("envpool") is not None:
         import envpool
 
-        pool: Any = envpool.make_gymnasium(ENV_ID, num_envs=num_envs, seed=0)
-        pool.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the bounds of its float32 spaces
+            pool: Any = envpool.make_gymnasium(ENV_ID, num_envs=num_envs, seed=0)
+            pool.reset()
         result.append(Steps("EnvPool", pool, num_envs, pool.step))
     return result
 

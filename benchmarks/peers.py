@@ -116,6 +116,7 @@ def _envpool(settings: Settings, name: str, actions: Actions) -> VectorContestan
             **options,
         )
         dtype = envs.action_space.dtype  # its own: nothing is converted at every step
+        envs.observation_space  # noqa: B018  computed when it is first asked for, which recv does
     own = [batch.astype(dtype) for batch in actions]
     reset = envs.async_reset if in_parts else envs.reset
     return VectorContestant(name, envs, own, settings, reset=reset)

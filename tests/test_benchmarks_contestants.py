@@ -8,7 +8,9 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv
 
 import vecenv
+from vecenv.benchmarks.compiled import contestants
 from vecenv.benchmarks.contestants import Settings, VectorContestant, draw_actions
+from vecenv.benchmarks.peers import PEERS
 from vecenv.testing import CountEnv
 
 SETTINGS = Settings("CartPole-v1", 2, 1)
@@ -42,3 +44,12 @@ def test_a_peer_that_was_not_interrupted_closes_itself() -> None:
     with closing(VectorContestant("peer", envs, draw_actions(SETTINGS, 2), SETTINGS)) as contestant:
         assert contestant.measure(0.01) > 0
     assert [process.exitcode for process in envs.processes] == [0, 0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_envpool_says_of_its_spaces_is_not_in_our_output() -> None:
+    pytest.importorskip("envpool")
+    peer = PEERS["envpool"]
+    with closing(peer.build(SETTINGS, peer.title, draw_actions(SETTINGS, 2))) as contestant:
+        assert contestant.measure(0.01) > 0
+    assert any(steps.name == "EnvPool" for steps in contestants(2))
