@@ -77,6 +77,9 @@ class ESConfig:
             check_choice(name, getattr(self, name), choices)
         if self.engine == "inline" and self.report_share < 1.0:
             raise UnknownSetting("report_share below 1 needs workers that can be late: engine processes or ray")
+        for name in ("workers", "start_timeout"):
+            if self.engine == "inline" and getattr(self, name) != getattr(ESConfig, name):
+                raise UnknownSetting(f"{name} needs engine processes or ray, got engine inline")
         if self.ray_address is not None and not isinstance(self.ray_address, str):
             raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
         if self.ray_address is not None and self.engine != "ray":

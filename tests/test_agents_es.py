@@ -248,6 +248,8 @@ def test_cartpole_is_learnt() -> None:
         ({"fitness": "ranks"}, "fitness must be one of centered-ranks, normalised"),
         ({"engine": "threads"}, "engine must be one of inline, processes"),
         ({"network": "cnn"}, "network must be one of"),
+        ({"workers": 2}, "workers needs engine processes or ray, got engine inline"),
+        ({"start_timeout": 5.0}, "start_timeout needs engine processes or ray, got engine inline"),
         ({"ray_address": "auto"}, "ray_address needs engine ray, got engine inline"),
         ({"ray_address": "auto", "engine": "processes"}, "ray_address needs engine ray, got engine processes"),
         ({"ray_cpus": 0.5}, "ray_cpus needs engine ray, got engine inline"),

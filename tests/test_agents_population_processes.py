@@ -238,7 +238,7 @@ def test_workers_step_on_the_engine_of_the_environments(backend: str) -> None:
         pytest.importorskip("envpool")
     parameters = []
     for engine in ("inline", "processes"):
-        config = ESConfig(num_pairs=3, hidden_size=8, engine=engine, workers=1)  # type: ignore[arg-type]
+        config = ESConfig(num_pairs=3, hidden_size=8, engine=engine, workers=int(engine == "processes"))  # type: ignore[arg-type]
         envs = vecenv.make_vec("CartPole-v1", backend=backend, **env_settings(config))
         es = ES(envs, config, seed=1)
         try:
