@@ -333,4 +333,4 @@ def test_actors_end_with_the_learners_process_however_it_ends(ending):
         wait_until(lambda: not any(is_running(pid) for pid in pids), 5.0)
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=20)

@@ -291,7 +291,7 @@ def test_processes_forget_a_generation_that_was_given_up_and_tell_their_end():
         results = engine.evaluate(Broadcast(1, weights, None, None), lambda: False)
         assert [(result.generation, result.pair) for result in results] == [(1, 0), (1, 1), (1, 2)]
         engine._processes.processes[0].kill()
-        engine._processes.processes[0].join()
+        engine._processes.processes[0].join(30)
         with pytest.raises(RuntimeError, match="process 0 has ended with exit code -9"):
             engine.evaluate(Broadcast(2, weights, None, None), lambda: False)
     finally:

@@ -146,6 +146,7 @@ def test_an_exception_in_close_does_not_stop_the_closing(capfd):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 @pytest.mark.parametrize("moment", ["idle", "step", "reset"])
 def test_a_killed_worker_names_itself(number, moment):
+    SubprocVecEnv(count_fns(1)).close()  # the fork server's socket stays
     before = open_descriptors()
     envs = SubprocVecEnv(count_fns(4, seconds=0.5 if moment == "step" else 0.0), num_workers=2)
     pids = envs.worker_pids
@@ -157,7 +158,7 @@ def test_a_killed_worker_names_itself(number, moment):
     start = time.monotonic()
     calls = {"step": envs.step_wait, "reset": envs.reset, "idle": lambda: envs.step([0] * 4)}
     if moment == "idle":
-        time.sleep(0.1)
+        envs.processes[1].join(10)
     with pytest.raises(WorkerDied, match=f"worker process {pids[1]} .environments 2, 3.*{number.name}") as caught:
         calls[moment]()
     assert time.monotonic() - start < 10
@@ -171,7 +172,7 @@ def test_a_killed_worker_names_itself(number, moment):
     envs.close()
     envs.close()
     wait_until_gone(pids)
-    assert open_descriptors() <= before + 1  # the fork server's socket stays
+    assert open_descriptors() <= before + 1  # the block's, which stays mapped as long as `envs` is there
 
 
 class ExitingEnv(CountEnv):
