@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,13 @@ def check_clip_path(path: Path) -> None:
 def make_rendered_envs(run: RunConfig) -> vecenv.VecEnv:
     """One environment of a run that renders frames.
 
+    They are drawn in memory. SDL, which draws classic control, would still look for a screen, and complain on stderr
+    where there is none; a driver that the user has named is left alone.
+
     Raises:
         UnknownSetting: it has no pictures.
     """
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
         return vecenv.make_vec(run.env, 1, "sync", preprocess=run.preprocess, statistics=True, render_mode="rgb_array")
     except (TypeError, ValueError, EnvError) as error:

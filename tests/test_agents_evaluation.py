@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -109,6 +112,24 @@ def test_a_gif_shows_one_episode(checkpoint, tmp_path, capsys):
     assert imageio.v3.immeta(clip)["duration"] == 50  # milliseconds per frame, at 20 frames per second
     assert cli.main(["eval", path, "--episodes", "2", "--video", str(clip), "--video-frames", "2"]) == 0
     assert len(imageio.v3.imread(clip)) == 2
+
+
+def test_a_clip_is_drawn_without_a_screen():
+    pytest.importorskip("pygame")
+    script = """
+from vecenv.agents.config import RunConfig
+from vecenv.agents.video import make_rendered_envs
+
+with make_rendered_envs(RunConfig("CartPole-v1")) as envs:
+    envs.reset(seed=0)
+    print(envs.render()[0].shape)
+"""
+    screens = ("SDL_VIDEODRIVER", "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY")
+    environment = {name: value for name, value in os.environ.items() if name not in screens}
+    command = [sys.executable, "-c", script]
+    drawn = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert drawn.stdout == "(400, 600, 3)\n"
+    assert "XDG_RUNTIME_DIR" not in drawn.stderr
 
 
 def test_an_endless_clip_ends(checkpoint, tmp_path):
