@@ -166,6 +166,10 @@ class AleVecEnv(NativeVecEnv):
         observation_space = gym.spaces.Box(0, 255, config.observation_shape, np.uint8)
         self._prepare(settings, num_envs, observation_space, engine.single_action_space)
 
+    def _kept_in_fork(self) -> list[Any]:
+        # Its end waits for its threads by numbers that threads of the fork's own may have meanwhile.
+        return [self._engine]
+
     def _engine_reset(self, seeds: list[int | None], rows: list[int] | None) -> tuple[Any, dict[str, Any]]:
         known = engine_seeds(seeds, unseeded=not self._started)
         chosen = range(self.num_envs) if rows is None else rows

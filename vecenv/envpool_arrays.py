@@ -15,7 +15,7 @@ _ABOUT_THE_BATCH = ("env_id", "players")
 
 
 class PoolArrays:
-    """What stands where in the lists of one pool, as the pool itself says.
+    """What stands where in the lists of one pool, as the pool itself says. The pool is not kept.
 
     Args:
         pool: of EnvPool, for one player per env.
@@ -26,7 +26,6 @@ class PoolArrays:
     """
 
     def __init__(self, pool: Any, actions: Any) -> None:
-        self._pool = pool
         *self._env_ids, flat = pool._from(actions)
         self._action_dtype = flat.dtype if isinstance(actions, np.ndarray) else None  # None: it is a nest
         keys = pool._state_keys
@@ -39,10 +38,10 @@ class PoolArrays:
         if "info:terminated" in keys:
             self._all_ends.append(keys.index("info:terminated"))
 
-    def of_actions(self, actions: Any) -> list[Array]:
+    def of_actions(self, pool: Any, actions: Any) -> list[Array]:
         """A batch of actions for all envs as the pool takes it; the pool reads it until the step is over."""
         if self._action_dtype is None:
-            nest: list[Array] = self._pool._from(actions)
+            nest: list[Array] = pool._from(actions)
             return nest
         return [*self._env_ids, actions.astype(self._action_dtype, "C")]
 

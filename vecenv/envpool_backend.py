@@ -196,7 +196,7 @@ class EnvPoolVecEnv(NativeVecEnv):
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _engine_send(self, actions: Any) -> None:
-        self._calls.send(self._pool._send, self._pool_arrays.of_actions(actions))
+        self._calls.send(self._pool._send, self._pool_arrays.of_actions(self._pool, actions))
 
     def _engine_receive(self) -> EngineBatch:
         if not self._whole:
