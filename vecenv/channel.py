@@ -28,6 +28,7 @@ class Channel:
     """
 
     def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)  # whatever default timeout for sockets the user has set, at either end
         self._socket = connection
         self._received = bytearray()
 

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from multiprocessing import spawn, util
 from typing import Any
@@ -81,6 +82,8 @@ class ForkServer:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._preloaded: set[str] = set()
+        # Servers that are out of step with us, kept for the sake of their workers, which end with their server.
+        self._given_up: list[tuple[socket.socket | None, subprocess.Popen[bytes] | None]] = []
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
     def launch(self, descriptors: Sequence[int], preload: Sequence[str] = ()) -> int:
@@ -114,7 +117,7 @@ class ForkServer:
                     break
                 except (OSError, EOFError) as error:
                     self._forget()
-                    if attempt:
+                    if attempt or isinstance(error, TimeoutError):  # that is what the user's own alarm may raise
                         raise RuntimeError(f"the fork server cannot be started: {error}") from error
             if isinstance(reply, str):
                 raise RuntimeError(f"the fork server cannot fork a worker: {reply}")
@@ -137,6 +140,8 @@ class ForkServer:
         if self._socket is not None:
             return
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # the user may have set a default timeout for sockets
+            end.setblocking(True)
         command = python_command(
             "from vecenv.fork_server import serve; serve(int(sys.argv[1]))",
             str(theirs.fileno()),
@@ -152,20 +157,28 @@ class ForkServer:
         if self._socket is None:
             raise EOFError
         data = pickle.dumps(request)
-        socket.send_fds(self._socket, [_LENGTH.pack(len(data))], list(descriptors))
-        self._socket.sendall(data)
-        return pickle.loads(_read_exactly(self._socket, _LENGTH.unpack(_read_exactly(self._socket, _LENGTH.size))[0]))
+        try:
+            socket.send_fds(self._socket, [_LENGTH.pack(len(data))], list(descriptors))
+            self._socket.sendall(data)
+            (size,) = _LENGTH.unpack(_read_exactly(self._socket, _LENGTH.size))
+            return pickle.loads(_read_exactly(self._socket, size))
+        except BaseException:  # Ctrl-C, say: the reply would be taken for that to the next request
+            self._forget()
+            raise
 
     def _leave_to_parent(self) -> None:
         """In a fork of the user's process: the server is the parent's, the lock may be held by a thread not copied."""
         self._lock = threading.Lock()
-        self._forget()
+        for connection, _ in [*self._given_up, (self._socket, self._process)]:
+            if connection is not None:
+                connection.close()
+        self._given_up, self._socket, self._process = [], None, None
 
     def _forget(self) -> None:
-        """Let go of the server."""
-        if self._process is not None:
-            self._process.poll()
-        if self._socket is not None:
+        """Let go of the server: the next request starts another one. One that still runs keeps its workers."""
+        if self._process is not None and self._process.poll() is None:
+            self._given_up.append((self._socket, self._process))
+        elif self._socket is not None:
             self._socket.close()
         self._socket = None
         self._process = None
@@ -211,6 +224,7 @@ def serve(control_fd: int) -> None:
     leave_interrupts_to_the_user()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     control = socket.socket(fileno=control_fd)
+    control.setblocking(True)
     _preload(_BASE_PRELOAD)
     children = _Children()
     while True:
@@ -301,6 +315,8 @@ def _run_worker(request: dict[str, Any], descriptors: list[int]) -> None:
 def begin_process() -> None:
     """In a fork: forget what the parent registered for its own exit, and its child processes."""
     atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes._children.clear()

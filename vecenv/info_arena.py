@@ -10,7 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from vecenv.buffers import aligned
-from vecenv.infos import Infos, Signature, add_column, add_info, dtype_of, put_column, signature_of, value_in
+from vecenv.infos import (
+    Infos,
+    Signature,
+    add_column,
+    add_info,
+    dtype_of,
+    names_any_mask,
+    put_column,
+    signature_of,
+    value_in,
+)
 from vecenv.protocol import BlockPlan, column_arrays
 
 Array = npt.NDArray[Any]
@@ -26,10 +36,7 @@ class InfoArena:
     Args:
         memory: `[bytes] uint8`.
         num_envs: number of rows.
-        declared: fields known ahead: name -> dtype, or (dtype, shape).
-
-    Raises:
-        TypeError: a declaration that is no dtype or (dtype, shape).
+        declared: fields known ahead, see `declared_signatures`.
     """
 
     def __init__(self, memory: Array, num_envs: int, declared: Mapping[str, Any] | None = None) -> None:
@@ -38,7 +45,8 @@ class InfoArena:
         self._used = 0
         self._columns: list[Column] = []
         self._views: list[tuple[Signature, Array, Array]] = []
-        list(self.added([_declared_signature(name, what) for name, what in (declared or {}).items()]))
+        self._underscored = False
+        list(self.added(declared_signatures(declared)))
 
     def added(self, signatures: Sequence[Signature]) -> Iterator[Column]:
         """Give new fields a column each, while there is room.
@@ -57,6 +65,7 @@ class InfoArena:
             self._used = end
             known.add(signature)
             self._columns.append(column)
+            self._underscored |= signature[0].startswith("_")
             self._views.append((signature, *column_arrays(self._memory, *column, self._num_envs)))
             yield column
 
@@ -77,9 +86,10 @@ class InfoArena:
         odd_keys = {key for info in odd.values() for key in info}
         used = [column for column in self._views if np.count_nonzero(column[2])]  # much faster than any()
         keys = [signature[0] for signature, _, _ in used]
+        tangled = (odd_keys or self._underscored) and names_any_mask({*keys, *odd_keys})
         for signature, values, mask in used:
             key = signature[0]
-            if key not in odd_keys and keys.count(key) == 1:
+            if key not in odd_keys and keys.count(key) == 1 and not tangled:
                 add_column(infos, key, values, mask)
                 continue
             for row in np.flatnonzero(
@@ -101,12 +111,12 @@ class InfoArena:
         return {signature[0]: value_in(signature, values, row) for signature, values, mask in self._views if mask[row]}
 
     def rows(self, rows: list[int]) -> Infos | None:
-        """What stands in the columns for some rows, batched in their order; None: two columns report the same key."""
+        """What stands in the columns for some rows, batched in their order; None: two columns go by one name."""
         infos: Infos = {}
         for (key, _, _), values, mask in self._views:
             present = mask[rows]
             if np.count_nonzero(present):
-                if key in infos:
+                if key in infos or f"_{key}" in infos:  # the second: it is the name of a mask, too
                     return None
                 put_column(infos, key, values[rows], present)  # a list of rows picks copies
         return infos
@@ -129,14 +139,32 @@ class RowInfoError(Exception):
         self.causes = causes
 
 
-def _declared_signature(name: str, what: Any) -> Signature:
-    """Signature of a declared field; ``int``, ``float`` and ``bool`` mean Python's numbers."""
-    if what in (int, float, bool):
-        signature = signature_of(name, what())
-        if signature is not None:
-            return signature
-    dtype, shape = what if isinstance(what, tuple) else (what, ())
-    try:
-        return (name, np.dtype(dtype).str, tuple(int(size) for size in shape))
-    except TypeError as error:
-        raise TypeError(f"info_spec[{name!r}]: expected a dtype or (dtype, shape), got {what!r}") from error
+def declared_signatures(declared: Mapping[str, Any] | None) -> list[Signature]:
+    """Signatures of fields that are known ahead.
+
+    Args:
+        declared: name -> dtype, or (dtype, shape); ``int``, ``float`` and ``bool`` mean Python's numbers.
+
+    Raises:
+        TypeError: no mapping, or a declaration that is no dtype or (dtype, shape).
+        ValueError: no column can hold the field.
+    """
+    if not isinstance(declared, Mapping | None):
+        raise TypeError(f"info_spec: expected a mapping of names to dtypes or (dtype, shape), got {declared!r}")
+    signatures = []
+    for name, what in (declared or {}).items():
+        dtype, shape = what if isinstance(what, tuple) and len(what) == 2 else (what, ())
+        try:
+            value = what() if any(what is kind for kind in (int, float, bool)) else np.zeros(shape, dtype)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"info_spec[{name!r}]: expected a dtype or (dtype, shape), got {what!r}") from error
+        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "biufc":
+            value = bool(value) if value.dtype.kind == "b" else value[()]  # as envs give them
+        signature = signature_of(name, value)
+        if signature is None:
+            raise ValueError(
+                f"info_spec[{name!r}]: no column holds {what!r}; names are text and not 'final_obs', dtypes numbers "
+                "or bool in this machine's byte order, arrays have at most 4096 elements"
+            )
+        signatures.append(signature)
+    return signatures

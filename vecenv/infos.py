@@ -9,6 +9,7 @@ array.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -45,17 +46,20 @@ def add_info(infos: Infos, info: dict[str, Any], row: int, num_envs: int) -> Non
     Args:
         infos: infos so far; arrays in it may be replaced by wider ones.
         info: what the env returned; numbers, arrays and containers are copied, other objects are kept as they are. A
-            key `_k` beside a key `k` is dropped: its name is taken by the mask.
+            key `_k` beside a key `k`, of any env, is dropped: its name is taken by the mask.
         row: index of the env.
         num_envs: number of rows.
     """
     for key, value in info.items():
-        if _names_a_mask(key, info):
+        if _names_a_mask(key, info) or (type(key) is str and key.startswith("_") and _is_value(key[1:], infos)):
             continue
+        present = infos.get(key)
+        if present is None:
+            for name in (f"_{key}", f"__{key}"):  # what another env calls as the mask is called now
+                infos.pop(name, None)
         mask = infos.get(f"_{key}")
         if mask is None:
             mask = np.zeros(num_envs, np.bool_)
-        present = infos.get(key)
         if key == "final_obs":
             infos[key] = _store_object(present, mask, row, value, num_envs)
         elif isinstance(value, dict) and (present is None or isinstance(present, dict)):
@@ -70,8 +74,18 @@ def add_info(infos: Infos, info: dict[str, Any], row: int, num_envs: int) -> Non
         infos[f"_{key}"] = mask
 
 
-def _names_a_mask(key: Any, info: dict[str, Any]) -> bool:
-    return type(key) is str and key.startswith("_") and key[1:] in info
+def _names_a_mask(key: Any, names: Collection[Any]) -> bool:
+    return type(key) is str and key.startswith("_") and key[1:] in names
+
+
+def _is_value(key: str, infos: Infos) -> bool:
+    """Whether a key of a batch holds values of envs, and is not the mask of another one."""
+    return key in infos and not (key.startswith("_") and _is_value(key[1:], infos))
+
+
+def names_any_mask(keys: Collection[Any]) -> bool:
+    """Whether among some keys is a `_k` beside a `k`."""
+    return any(_names_a_mask(key, keys) for key in keys)
 
 
 def own_copy(value: Any) -> Any:
@@ -209,7 +223,6 @@ class InfoColumns:
         self._scalar_columns: dict[tuple[str, type], tuple[Array, Array]] = {}
         self._masks: list[Array] = []
         self._announced: set[Signature] = set()
-        self._awaited: set[Signature] = set()
         self.announcements: list[Signature] = []
         self.odd: dict[int, dict[str, Any]] = {}
 
@@ -222,7 +235,6 @@ class InfoColumns:
             mask: `[num_envs]` bool.
         """
         self._columns[signature] = (values, mask)
-        self._awaited.discard(signature)
         self._masks.append(mask)
         for kind, code in _SCALAR_CODES.items():
             # a name that may be that of a mask is looked at each time
@@ -265,14 +277,8 @@ class InfoColumns:
                 return
             if signature not in self._announced:
                 self._announced.add(signature)
-                self._awaited.add(signature)
                 self.announcements.append(signature)
         self.odd.setdefault(row, {})[key] = own_copy(value)
-
-    @property
-    def awaits_columns(self) -> bool:
-        """Whether fields were announced for which no column has come (there may be no room for them)."""
-        return bool(self._awaited)
 
 
 #: Python's numbers have columns of their own, so that they come back as what they were.

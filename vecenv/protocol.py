@@ -85,6 +85,7 @@ class Control:
         wide: `[1] int64` whether float actions are wider than their space.
         answered: `[workers] int64` number of the call that each worker answered last.
         message_counts: `[workers] int64` how many messages belong to that answer.
+        messages_sent: `[workers] int64` how many messages were ever sent to each worker; counted after they are sent.
         row_requests: `[workers] int64` how many rows were ever sent alone to each worker.
         rows_finished: `[workers] int64` how many rows each worker ever finished.
         rows_wanted: `[1] int64` at how many of them, of all workers, the caller wants to be woken.
@@ -103,6 +104,7 @@ class Control:
     wide: Array
     answered: Array
     message_counts: Array
+    messages_sent: Array
     row_requests: Array
     rows_finished: Array
     rows_wanted: Array
@@ -122,6 +124,7 @@ _SHAPES: dict[str, tuple[str, Any]] = {
     "wide": ("one", np.int64),
     "answered": ("workers", np.int64),
     "message_counts": ("workers", np.int64),
+    "messages_sent": ("workers", np.int64),
     "row_requests": ("workers", np.int64),
     "rows_finished": ("workers", np.int64),
     "rows_wanted": ("one", np.int64),

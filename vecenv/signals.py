@@ -6,6 +6,9 @@ import os
 import socket
 import sys
 
+#: The longest time that `poll` takes, in milliseconds.
+LONGEST_POLL = 2**31 - 1
+
 
 def uses_linux_means() -> bool:
     """Whether memfds, eventfds and SIGIO are there, and the portable path was not asked for."""

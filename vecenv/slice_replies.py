@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from vecenv.env_failures import SliceFailed, env_failure, pack_failures
+from vecenv.env_failures import SliceFailed, env_failure, pack_failures, unpack_failures
 from vecenv.env_slice import build_envs
 from vecenv.pickling import dumps
 from vecenv.settings import EnvDescription, describe_env
+
+#: At the end of a message by row: how many rows stand before it, and that they do.
+_ROWS = struct.Struct("=I4s")
+_ROWS_FOLLOW = b"rows"
 
 
 def load_envs(rows: Sequence[int], env_fns: Sequence[bytes]) -> dict[int, gym.Env[Any, Any]]:
@@ -25,14 +31,19 @@ def load_envs(rows: Sequence[int], env_fns: Sequence[bytes]) -> dict[int, gym.En
     Raises:
         SliceFailed: a constructor cannot be loaded here, or raised; what was built is closed again.
     """
-    return build_envs({row: _load(data, row) for row, data in zip(rows, env_fns, strict=True)})
+    return build_envs({row: load_for([row], data) for row, data in zip(rows, env_fns, strict=True)})
 
 
-def _load(data: bytes, index: int) -> Any:
+def load_for(rows: Sequence[int], data: bytes) -> Any:
+    """Load what the caller gives to envs: constructors, options, arguments, values of attributes.
+
+    Raises:
+        SliceFailed: it cannot be loaded in this process; all these envs go without it.
+    """
     try:
         return pickle.loads(data)
     except Exception as error:
-        raise SliceFailed([env_failure(index, error)]) from error
+        raise SliceFailed([env_failure(row, error) for row in rows]) from error
 
 
 def description_message(envs: Mapping[int, gym.Env[Any, Any]]) -> bytes:
@@ -68,10 +79,14 @@ def dumps_by_row(message: tuple[Any, ...]) -> bytes:
     """Pickle ``(word, {row: value})``; what cannot be sent becomes a failure of the env that it came from.
 
     Returns:
-        The pickled message, or pickled ``("failed", packed failures)``.
+        The pickled message, or pickled ``("failed", packed failures)``. The rows follow the pickle, which loading it
+        does not notice; `loads_by_row` needs them where it cannot be loaded.
     """
     try:
-        return dumps(message)
+        data = dumps(message)
+        if isinstance(message[1], dict):
+            data += np.array(list(message[1]), np.int64).tobytes() + _ROWS.pack(len(message[1]), _ROWS_FOLLOW)
+        return data
     except Exception:
         failures = []
         for index, value in message[1].items():
@@ -80,3 +95,28 @@ def dumps_by_row(message: tuple[Any, ...]) -> bytes:
             except Exception as error:
                 failures.append(env_failure(index, error))
         return dumps(("failed", pack_failures(failures)))
+
+
+def loads_by_row(data: bytes, pid: int) -> tuple[str, Any]:
+    """Load a message of a worker.
+
+    Args:
+        data: as it came; `dumps_by_row` tells of the rows.
+        pid: process id of the worker.
+
+    Returns:
+        Its word and value. ``("failed", failures)`` of all envs of the message where what envs gave cannot be loaded in
+        this process: of several one cannot tell whose value it is.
+    """
+    try:
+        word, value = pickle.loads(data)
+    except Exception as error:
+        count, follow = _ROWS.unpack(data[-_ROWS.size :])
+        if follow != _ROWS_FOLLOW:
+            raise
+        stop = len(data) - _ROWS.size
+        rows = np.frombuffer(data[stop - 8 * count : stop], np.int64).tolist()
+        reason = TypeError(f"what it gave cannot be unpickled in the caller's process: {error!r}")
+        reason.__cause__ = error
+        return "failed", [replace(env_failure(row, reason), worker_pid=pid) for row in rows]
+    return word, unpack_failures(value) if word == "failed" else value

@@ -21,6 +21,8 @@ from vecenv.pickling import dumps
 from vecenv.protocol import BlockPlan, Control
 from vecenv.recovery import Recovery
 from vecenv.send_recv import SendRecvVecEnv
+from vecenv.slice_stepper import index_of
+from vecenv.spaces import copy_arrays
 from vecenv.worker_group import WorkerGroup
 
 
@@ -40,8 +42,8 @@ class WorkerCalls(SendRecvVecEnv):
     _steps: int
     # Of the step that is under way, where that pays.
     _early_copy: EarlyCopy | None
-    # What the newest reset asked each worker for, and its rows.
-    _resets: list[bytes]
+    # What the newest reset asked each worker for (None: nothing), and its rows.
+    _resets: list[bytes | None]
     _reset_rows: list[int]
 
     @property
@@ -52,14 +54,28 @@ class WorkerCalls(SendRecvVecEnv):
     # -- whole calls, as VecEnv asks for them ------------------------------------------------------------------------
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        self._resets = []
+        self._resets, given = [], None if options is None else dumps(options)
         for own in self._group.rows:
             rows = own if selected is None else [row for row in own if selected[row]]
-            self._resets.append(dumps(("reset", slot, rows, [seeds[row] for row in rows], options)))
+            message = dumps(("reset", slot, rows, [seeds[row] for row in rows], given)) if rows else None
+            self._resets.append(message)
         self._doing = "reset"
         self._reset_rows = list(range(self.num_envs)) if selected is None else selected.nonzero()[0].tolist()
         self._recovery.forgive()
         self._send(self._resets, AsyncState.WAITING_RESET)
+        for worker, message in enumerate(self._resets):
+            if message is None:
+                self._leave_alone(worker, slot)
+
+    def _leave_alone(self, worker: int, slot: int) -> None:
+        """Answer a reset in place of a worker none of whose envs it concerns: their rows keep what they hold."""
+        rows = self._group.rows[worker]
+        self._arena.clear(rows)
+        if self._objects is None:
+            last = self.observations
+            copy_arrays(self._slot_views[slot], last, index_of(rows))
+        self._control.message_counts[worker] = 0
+        self._control.answered[worker] = self._sequence
 
     def _move_envs(self) -> None:
         """Let envs change their workers while that makes the steps shorter; between calls, when their episode ended."""
@@ -104,7 +120,7 @@ class WorkerCalls(SendRecvVecEnv):
         source = self._slot_views[slot] if self.settings.copy and self._slot_views else None
         self._early_copy = EarlyCopy.of(source, self._group.rows)
 
-    def _send(self, messages: Sequence[bytes], state: AsyncState) -> None:
+    def _send(self, messages: Sequence[bytes | None], state: AsyncState) -> None:
         self._raise_deaths()
         self._sequence += 1
         self._control.sequence[0] = self._sequence
@@ -112,7 +128,8 @@ class WorkerCalls(SendRecvVecEnv):
         self._state = state
         self._recovery.start_clock()
         for worker, message in enumerate(messages):
-            self._group.send(worker, message, self._doing)
+            if message is not None:
+                self._group.send(worker, message, self._doing)
 
     def _receive(self, timeout: float | None) -> Infos:
         odd: dict[int, dict[str, Any]] = {}
@@ -196,7 +213,8 @@ class WorkerCalls(SendRecvVecEnv):
             for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):
                 restarted.update(self._group.rows[worker])
                 self._arena.clear(self._group.rows[worker])
-                self._ask(worker, self._resets[worker] if self._doing == "reset" else dumps(("step",)))
+                asked = self._resets[worker] if self._doing == "reset" else dumps(("step",))
+                self._ask(worker, asked or dumps(("reset", self._next_slot(), [], [], None)))
         return sorted(restarted)
 
     def _ask(self, worker: int, message: bytes) -> dict[int, Any]:

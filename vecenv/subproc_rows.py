@@ -25,8 +25,8 @@ class WorkerRows(WorkerCalls):
     _row_records: dict[int, dict[str, Any] | EnvFailure]
     # When each outstanding env was sent, in seconds of the monotonic clock.
     _sent_at: dict[int, float]
-    # Seed and options of the newest reset of each row, for a worker that takes the place of one that died over it.
-    _row_resets: dict[int, tuple[int | None, dict[str, Any] | None]]
+    # Seed and pickled options of the newest reset of each row, for a worker that takes the place of one that died.
+    _row_resets: dict[int, tuple[int | None, bytes | None]]
     _row_wait: RowWait
     # Observations as the caller saw them last, of rows that were sent; kept where dead workers are replaced.
     _last_seen: Any = None
@@ -51,7 +51,8 @@ class WorkerRows(WorkerCalls):
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         self._raise_deaths()
-        self._row_resets.update({row: (seeds[row], options) for row in rows})
+        given = None if options is None else dumps(options)
+        self._row_resets.update({row: (seeds[row], given) for row in rows})
         self._send_to_owners("row_resets", {row: self._row_resets[row] for row in rows})
         self._request_rows(rows, RESET_ROW)
 

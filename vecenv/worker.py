@@ -6,6 +6,7 @@ The worker shares no lock with anyone; see `vecenv.protocol` for what it and the
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import select
@@ -32,7 +33,7 @@ from vecenv.row_chunks import RowChunks
 from vecenv.row_wait import note_finished_rows
 from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal
-from vecenv.slice_replies import description_message, dumps_by_row, load_envs
+from vecenv.slice_replies import description_message, dumps_by_row, load_envs, load_for
 from vecenv.slice_stepper import index_of
 
 
@@ -49,7 +50,7 @@ def worker_main(descriptors: Sequence[int]) -> None:
     np.random.seed()  # noqa: NPY002 - it is the global generator that user code may draw from
     channel = Channel(socket.socket(fileno=channel_fd))
     # A process that an env forks must not keep them: the caller would not see this worker end.
-    os.register_at_fork(after_in_child=lambda: _close_all(channel, descriptors[1:]))
+    os.register_at_fork(after_in_child=functools.partial(_close_all, channel, list(descriptors[1:])))
     try:
         config: WorkerConfig = channel.receive()
         worker = _Worker(config, channel, Signal(command_fd, answer_fd), block_fd)
@@ -59,11 +60,11 @@ def worker_main(descriptors: Sequence[int]) -> None:
         pass  # the user's process has let go of the channel
 
 
-def _close_all(channel: Channel, descriptors: Sequence[int]) -> None:
+def _close_all(channel: Channel, descriptors: list[int]) -> None:
     channel.close()
-    for descriptor in descriptors:
+    while descriptors:  # once: in a fork of the fork, their numbers may be those of other files
         with contextlib.suppress(OSError):
-            os.close(descriptor)
+            os.close(descriptors.pop())
 
 
 class _Worker:
@@ -75,9 +76,10 @@ class _Worker:
         self._infos = InfoColumns()
         self._last_step = 0
         self._row_requests_seen = -1  # rows may be waiting since before a restart
+        self._messages_seen = -1
         self._chunks = RowChunks()
         # Words of a reset of single rows, kept until those rows get their turn: seed and options by row.
-        self._row_resets: dict[int, tuple[int | None, Any]] = {}
+        self._row_resets: dict[int, tuple[int | None, bytes | None]] = {}
         # Actions of single rows that have no place in the block.
         self._row_actions: dict[int, Any] = {}
         self._loaded: dict[int, Any] = {}
@@ -132,20 +134,20 @@ class _Worker:
         control, worker = self._control, self._config.worker_index
         wait = ShortWait()
 
-        step = control.step
-        plain = self._action_space is not None  # else the actions come as a message, which only the poller sees
+        step, mine = control.step, slice(worker, worker + 1)
+        requests, messages = control.row_requests[mine], control.messages_sent[mine]
 
-        requests = control.row_requests[worker : worker + 1]
-
-        def stepped() -> bool:
-            return bool((plain and step.item() != self._last_step) or requests.item() != self._row_requests_seen)
+        def called() -> bool:
+            return bool(
+                step.item() != self._last_step
+                or requests.item() != self._row_requests_seen
+                or messages.item() != self._messages_seen
+            )
 
         while True:
-            if wait.look(stepped):
-                # Steps that come fast enough never let this sleep, and only the poller tells of messages.
-                if self._infos.awaits_columns and not self._serve_sent_before():
+            if wait.look(called):
+                if not self._serve_block():
                     return
-                self._serve_look(plain)
                 continue
             ready = [descriptor for descriptor, _ in poller.poll()]
             wait.slept()
@@ -153,28 +155,32 @@ class _Worker:
                 return
             if signal_fd in ready:
                 self._signals.clear()
-                if step.item() != self._last_step:
-                    self._last_step = step.item()
-                    if not plain and not self._serve_sent_before():
-                        return
-                    self._step()
-                elif control.row_requests[worker] != self._row_requests_seen:
-                    self._serve_rows()
+                if not self._serve_block():
+                    return
 
-    def _serve_look(self, plain: bool) -> None:
-        """Serve what looking into the block has shown: a whole step, or rows."""
-        newest = self._control.step.item()
-        if plain and newest != self._last_step:
+    def _serve_block(self) -> bool:
+        """Serve what the block tells of: messages, then a whole step or rows; False: a message was the last one."""
+        control, worker = self._control, self._config.worker_index
+        newest, sent = control.step.item(), control.messages_sent[worker].item()  # messages go before their step
+        if sent != self._messages_seen:
+            self._messages_seen = sent
+            if not self._serve_sent_before():
+                return False
+        if newest != self._last_step:
             self._last_step = newest
             self._step()
-        else:
+        elif control.row_requests[worker] != self._row_requests_seen:
             self._serve_rows()
+        return True
 
     def _serve_sent_before(self) -> bool:
-        """Carry out what was sent before the step: it is there, though the poller may not have told yet."""
+        """Carry out all messages that are there; False: the last one was among them."""
         poller = select.poll()
         poller.register(self._channel.fileno(), select.POLLIN)
-        return not poller.poll(0) or self._serve_messages()
+        while poller.poll(0):
+            if not self._serve_messages():
+                return False
+        return True
 
     def _serve_messages(self) -> bool:
         """Carry out what has arrived; False: the last message was among it."""
@@ -202,9 +208,9 @@ class _Worker:
         elif word == "reset":
             self._carry_out(lambda: self._reset(*value), whole=True)
         elif word == "call":
-            self._carry_out(lambda: self._slice.call(*value))
+            self._carry_out(lambda: self._slice.call(value[0], *self._given(value[1])))
         elif word == "set_attr":
-            self._carry_out(lambda: self._slice.set_attr(*value))
+            self._carry_out(lambda: self._slice.set_attr(value[0], self._given(value[1])))
         elif word == "get_state":
             self._carry_out(lambda: {row: self._slice.get_state(row, value[0]) for row in self._slice.rows})
         elif word == "load_states":
@@ -234,10 +240,14 @@ class _Worker:
             messages += self._object_messages(self._slice.rows)
         self._answer(messages)
 
-    def _reset(self, slot: int, rows: list[int], seeds: list[int | None], options: Any) -> None:
+    def _reset(self, slot: int, rows: list[int], seeds: list[int | None], options: bytes | None) -> None:
+        given = None if options is None else load_for(rows, options)
         if len(rows) < len(self._slice.rows):
             self._slice.keep_observations(slot)
-        self._slice.reset(slot, rows, seeds, options)
+        self._slice.reset(slot, rows, seeds, given)
+
+    def _given(self, data: bytes) -> Any:
+        return load_for(self._slice.rows, data)
 
     def _load_states(self, states: dict[int, bytes]) -> None:
         self._loaded = self._slice.load_states(states)
@@ -317,7 +327,8 @@ class _Worker:
                 while row not in self._row_resets:  # its words are on the way
                     self._serve(*self._channel.receive())
                 seed, options = self._row_resets.pop(row)
-                self._slice.reset(slot, [row], [seed], options)
+                given = None if options is None else load_for([row], options)
+                self._slice.reset(slot, [row], [seed], given)
             else:
                 self._slice.step(slot, [self._row_action(row)], [row])
         except SliceFailed as failed:

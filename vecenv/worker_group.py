@@ -259,7 +259,7 @@ class WorkerGroup:
     def take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
         if timeout is not None:
-            timeout = min(timeout * 1000, LONGEST_POLL) if timeout * 1000 >= 1 else float(timeout > 0)
+            timeout = min(float(timeout) * 1000, LONGEST_POLL) if timeout * 1000 >= 1 else float(timeout > 0)
         for descriptor, _ in self._poller.poll(timeout):
             if self._closed:
                 raise ClosedEnvironmentError(f"`{doing}` was waited for while the vector env was closed")

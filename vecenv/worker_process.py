@@ -14,6 +14,7 @@ from multiprocessing.context import BaseContext
 from vecenv.errors import UnknownSetting
 from vecenv.fork_server import begin_process, end_process, fork_server, python_command, worker_environment
 from vecenv.interrupts import interrupts_held_back
+from vecenv.signals import LONGEST_POLL
 
 START_METHODS = ("forkserver", "spawn", "fork")
 
@@ -29,7 +30,7 @@ def start_method_of(context: str | BaseContext | None) -> str:
     """
     if context is None:
         return "forkserver"
-    method = context if isinstance(context, str) else context.get_start_method()
+    method = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
     if method not in START_METHODS:
         raise UnknownSetting(f"context={context!r} does not exist; expected one of {', '.join(START_METHODS)}")
     return method
@@ -127,7 +128,7 @@ class WorkerProcess:
 def _readable(descriptor: int, timeout: float | None) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
+    return bool(poller.poll(None if timeout is None else min(max(0.0, float(timeout)) * 1000, LONGEST_POLL)))
 
 
 def launch_worker(method: str, descriptors: Sequence[int], preload: Sequence[str]) -> WorkerProcess:

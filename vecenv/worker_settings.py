@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from vecenv.arguments import check_positive_int
 from vecenv.cores import usable_cores
 from vecenv.errors import UnknownSetting
+from vecenv.info_arena import declared_signatures
 from vecenv.pickling import dumps_function
 from vecenv.protocol import WorkerConfig
 from vecenv.worker_process import start_method_of
@@ -71,10 +73,11 @@ class WorkerSettings:
                 f"on_worker_failure={result.on_worker_failure!r} does not exist; expected 'raise' or 'restart'"
             )
         limit = result.step_timeout
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0):
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not limit > 0):
             raise ValueError(f"step_timeout: expected a positive number of seconds or None, got {limit!r}")
         if not isinstance(result.balance, (bool, np.bool_)):
             raise TypeError(f"balance: expected True or False, got {result.balance!r}")
+        declared_signatures(result.info_spec)
         return result, rest
 
     def workers_for(self, num_envs: int) -> int:
