@@ -190,8 +190,10 @@ def measure_group(entries: Sequence[Entry], *, rounds: int, seconds: float) -> t
             try:
                 contestant = entry.contender.build(entry.settings, entry.row_name, actions)
             except (NotImplementedError, UnknownSetting, MissingExtra) as error:
+                if entry.named and isinstance(error, NotImplementedError):
+                    raise UnknownSetting(str(error)) from error
                 if entry.named:
-                    raise UnknownSetting(str(error)) if isinstance(error, NotImplementedError) else error from error
+                    raise
                 print(f"left out: {entry.row_name}: {error}", file=sys.stderr)
                 continue
             contestants.append(stack.enter_context(closing(contestant)))

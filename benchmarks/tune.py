@@ -247,7 +247,11 @@ def _measured_memory(env_id: str) -> int | None:
 
 def _numbers(arguments: argparse.Namespace, largest: int | None) -> list[int]:
     """The numbers of environments to try: as asked for, or powers of two times the cores, as far as memory goes."""
-    numbers: list[int] = arguments.num_envs or [usable_cores() * 2**power for power in range(8)]
+    asked: list[int] = arguments.num_envs or []
+    for number in asked:
+        if largest is not None and number > largest:
+            print(f"left out: {number:,} envs: {largest:,} fit into the memory", file=sys.stderr)
+    numbers = asked or [usable_cores() * 2**power for power in range(8)]
     return sorted(number for number in numbers if largest is None or number <= largest) or [1]
 
 

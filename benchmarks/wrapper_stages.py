@@ -18,9 +18,9 @@ from vecenv.preprocess.config import AtariConfig
 from vecenv.preprocess.palette import NOT_MIXED, gray_pairs
 
 from .contestants import close_envs
+from .emulator_limit import FRAME_SKIP
 from .timing import measure_rate
 
-FRAME_SKIP = 4
 SIZE = (84, 84)
 STACK = 4
 PIPELINES = ("vecenv", "gymnasium", "sb3", "opencv")

@@ -104,8 +104,9 @@ def test_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "rules of thumb" in text
 
 
-def test_numbers_beyond_the_memory_are_not_tried() -> None:
+def test_numbers_beyond_the_memory_are_named_and_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = tune._parser().parse_args(["CartPole-v1", "--num-envs", "2,64,8"])
     assert tune._numbers(arguments, 10) == [2, 8]
+    assert "64 envs" in capsys.readouterr().err
     assert tune._numbers(arguments, None) == [2, 8, 64]
     assert tune._numbers(arguments, 0) == [1]
