@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from vecenv.errors import UnknownSetting
 
 from .config import RunConfig
 from .learner import Algorithm
+from .setting_checks import check_kind
 
 Settings = TypeVar("Settings")
 
@@ -28,7 +29,7 @@ def find_algorithm(name: str) -> Algorithm:
     Raises:
         UnknownSetting: there is no such algorithm; the message lists what there is.
     """
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise UnknownSetting(f"there is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
     algorithm: Algorithm = importlib.import_module(ALGORITHMS[name]).ALGORITHM
     return algorithm
@@ -87,6 +88,9 @@ def from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     if unknown:
         raise UnknownSetting(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     try:
-        return kind(**values)
+        settings = kind(**values)
     except TypeError as error:
         raise UnknownSetting(f"settings of {kind.__name__}: {error}") from error
+    for name, hint in get_type_hints(kind).items():
+        check_kind(name, getattr(settings, name), hint)
+    return settings

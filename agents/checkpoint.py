@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import zipfile
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def _check_sums(file: Path) -> None:
+    """Compare the parts of a file with the sums that were written with them, which torch does not do.
+
+    Raises:
+        CheckpointError: one of them is another one.
+        Exception: the file is none that can be read; what torch says of it is better.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as parts:
+        damaged = parts.testzip()
+    if damaged is not None:
+        raise CheckpointError(f"its part {damaged} is damaged")
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint, or the ``checkpoint.pt`` of a run directory; its tensors lie on the CPU.
 
@@ -97,6 +113,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"there is no checkpoint at {file}")
     try:
+        _check_sums(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         reason = _reason(error)

@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 from vecenv import VecEnv
@@ -20,7 +21,19 @@ from .learner import KeepsFiles, Learner
 from .run_directory import RunDirectory, versions
 from .stopping import EpisodeWindow
 
-REQUIRED = ("run", "spaces", "learner", "window", "seconds", "best_mean_return", "has_files", "env_states")
+REQUIRED: dict[str, tuple[type, ...]] = {
+    "run": (dict,),
+    "spaces": (dict,),
+    "learner": (dict,),
+    "window": (dict,),
+    "seconds": (float, int),
+    "best_mean_return": (float, int, NoneType),
+    "has_files": (bool,),
+    "env_states": (list, NoneType),
+}
+"""What the checkpoint of a run must hold, and as what."""
+MISFITS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError)
+"""What states that belong to something else raise while they are taken apart."""
 
 
 def load_run(path: Path) -> tuple[RunConfig, dict[str, Any]]:
@@ -32,9 +45,18 @@ def load_run(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     """
     checkpoint = load_checkpoint(path)
     missing = [name for name in REQUIRED if name not in checkpoint]
-    if missing or not isinstance(checkpoint["run"], dict):
-        raise CheckpointError(f"{path} is not the checkpoint of a run: there is no {', '.join(missing) or 'run'} in it")
+    if missing:
+        raise CheckpointError(f"{path} is not the checkpoint of a run: there is no {', '.join(missing)} in it")
+    odd = [name for name, kinds in REQUIRED.items() if not isinstance(checkpoint[name], kinds)]
+    if odd:
+        raise CheckpointError(f"{path} is not the checkpoint of a run: its {', '.join(odd)} cannot be read")
     return run_config_from_dict(checkpoint["run"]), checkpoint
+
+
+def describe_misfit(error: Exception) -> str:
+    """What does not fit, in one line; torch lists every tensor, a `KeyError` says the name alone."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (RuntimeError, ValueError)) else f"{type(error).__name__}: {text}"
 
 
 def describe_spaces(envs: VecEnv) -> dict[str, str]:
@@ -50,7 +72,7 @@ def check_spaces(checkpoint: dict[str, Any], envs: VecEnv) -> None:
     """
     env_id = "the environment" if envs.spec is None else envs.spec.id
     for name, here in describe_spaces(envs).items():
-        there = checkpoint["spaces"][name]
+        there = checkpoint["spaces"].get(name)
         if there != here:
             raise CheckpointError(f"the checkpoint is for {name} {there}, but those of {env_id} are {here}")
 
@@ -220,18 +242,17 @@ class CheckpointKeeper:
         """
         learner = self._learner
         check_spaces(checkpoint, learner.envs)
-        self._check_fixed_settings(checkpoint["run"]["settings"])
+        self._check_fixed_settings(checkpoint["run"].get("settings", {}))
         try:
             if isinstance(learner, KeepsFiles):
                 learner.load_state_dict(checkpoint["learner"], folder if checkpoint["has_files"] else None)
             else:
                 learner.load_state_dict(checkpoint["learner"])
+            self._window.load_state_dict(checkpoint["window"])
         except UnknownSetting:
             raise
-        except (RuntimeError, ValueError) as error:  # torch lists every tensor that does not fit
-            reason = " ".join(str(error).split())
-            raise UnknownSetting(f"the checkpoint does not fit these settings: {reason}") from error
-        self._window.load_state_dict(checkpoint["window"])
+        except MISFITS as error:
+            raise UnknownSetting(f"the checkpoint does not fit these settings: {describe_misfit(error)}") from error
         self.best_mean_return = checkpoint["best_mean_return"]
         anew = []
         if isinstance(learner, KeepsFiles) and (sentence := learner.starts_anew()) is not None:

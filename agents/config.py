@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from vecenv.errors import UnknownSetting
 
-from .setting_checks import check_choice, check_count, check_number
+from .setting_checks import check_choice, check_count, check_number, check_seed
 
 Precision = Literal["auto", "float32", "bfloat16"]
 NetworkName = Literal["mlp", "small-cnn", "nature-cnn"]
@@ -174,6 +174,6 @@ class RunConfig:
         check_number("max_seconds", self.max_seconds, above=0.0, optional=True)
         check_number("checkpoint_seconds", self.checkpoint_seconds, 0.0)
         check_number("solve_at", self.solve_at, optional=True)
-        check_count("seed", self.seed, 0)
+        check_seed("seed", self.seed)
         if self.stop_at_steps is not None:
             check_count("stop_at_steps", self.stop_at_steps, 1)

@@ -15,12 +15,12 @@ from vecenv import VecEnv
 from vecenv.errors import UnknownSetting
 
 from .algorithms import find_algorithm
-from .checkpoint_keeper import check_spaces, load_run
+from .checkpoint_keeper import MISFITS, check_spaces, describe_misfit, load_run
 from .command_line import parse_arguments
 from .config import RunConfig
 from .inference import BatchedPolicy
 from .playing import MOST_ENVS, PlayedEpisodes, play_episodes
-from .setting_checks import check_count
+from .setting_checks import check_count, check_seed
 from .video import check_clip_path, make_rendered_envs, record_clip
 
 EXIT_FAILED = 1
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(EvalArguments, words, "vecenv eval CHECKPOINT", DESCRIPTION)
     for name in ("episodes", "max_steps", "video_frames"):
         check_count(name, getattr(arguments, name), 1)
-    check_count("seed", arguments.seed, 0)
+    check_seed("seed", arguments.seed)
     if arguments.num_envs is not None:
         check_count("num_envs", arguments.num_envs, 1)
     if arguments.video is not None:
@@ -98,9 +98,8 @@ def trained_policy(
         return find_algorithm(run.algorithm).evaluation_policy(
             envs, run.settings, checkpoint["learner"], sample=sample, seed=seed, device=device
         )
-    except (RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise UnknownSetting(f"the checkpoint's weights do not fit its settings: {reason}") from error
+    except MISFITS as error:
+        raise UnknownSetting(f"the checkpoint's weights do not fit its settings: {describe_misfit(error)}") from error
 
 
 def _play(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments) -> PlayedEpisodes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import NoneType, UnionType
 from typing import Any, get_args
 
 from vecenv.errors import UnknownSetting
@@ -16,6 +18,38 @@ def check_count(name: str, value: Any, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UnknownSetting(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_seed(name: str, value: Any) -> None:
+    """Refuse what is no whole number from 0 to 2**64 - 1, the seeds of torch's generators.
+
+    Raises:
+        UnknownSetting: with the name and what came.
+    """
+    check_count(name, value, 0)
+    if value >= 2**64:
+        raise UnknownSetting(f"{name} must be below 2**64, got {value!r}")
+
+
+def check_kind(name: str, value: Any, kind: Any) -> None:
+    """Refuse a value that is not what a field's annotation says: of bool, str, int, float, None and unions of them.
+
+    Raises:
+        UnknownSetting: with the name, what is allowed and what came.
+    """
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if all(one in _KINDS for one in kinds) and not any(_KINDS[one][1](value) for one in kinds):
+        raise UnknownSetting(f"{name} must be {' or '.join(_KINDS[one][0] for one in kinds)}, got {value!r}")
+
+
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    str: ("text", lambda value: isinstance(value, str)),
+    int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    float: ("a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)),
+    NoneType: ("null", lambda value: value is None),
+}
+"""Kind of a setting -> its name, as JSON has it, and what a value of it looks like."""
 
 
 def check_number(

@@ -221,3 +221,14 @@ def test_a_full_disk_on_rank_0_leaves_no_rank_alone_in_an_exchange(save, failing
     assert len(refused) == (save == "at the end" and bool(failing))
     written = {file.name for file in (tmp_path / "run").glob("*.pt")}
     assert written == (set() if "best.pt" in failing else {"best.pt", "checkpoint.pt"} - set(failing))
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"weights": torch.zeros(1000)})
+    content = bytearray(path.read_bytes())
+    place = content.index(bytes(4000)) + 2000
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"not a readable checkpoint .its part .* is damaged"):
+        load_checkpoint(path)

@@ -89,6 +89,15 @@ def test_two_halves_of_a_run_are_the_whole_run_bit_for_bit(words, tmp_path, caps
     assert without_clocks(straight) == without_clocks(halves)
 
 
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    """Folder of a short finished run that no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    settings = PPOConfig(num_envs=4, num_steps=16, total_steps=600)
+    Agent(RunConfig("CartPole-v1", backend="sync", settings=settings)).train(run_dir=folder)
+    return folder
+
+
 @pytest.fixture
 def finished(tmp_path, capsys):
     """Folder of a short finished run."""
@@ -206,6 +215,38 @@ def test_a_setting_that_the_saved_state_holds_is_not_changed_in_silence(name, wo
     assert "cannot be changed in the middle of a run: it was" in errors
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("learner",), None),
+        (("learner", "network"), []),
+        (("learner", "network", "value_head.bias"), "x"),
+        (("spaces",), {}),
+        (("run", "env"), 5),
+        (("run", "num_workers"), "x"),
+        (("window", "recent"), [1]),
+    ],
+)
+def test_a_checkpoint_with_something_else_in_it_is_one_line(place, value, tmp_path, capsys, finished_once):
+    content = load_checkpoint(finished_once)
+    inner = content
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    save_checkpoint(tmp_path / "checkpoint.pt", content)
+    commands = [("train", "ppo", "--resume", tmp_path, "--total-steps", 700), ("eval", tmp_path, "--episodes", 1)]
+    for words in commands[: 1 if place[0] == "window" else 2]:  # playing does not look at the window
+        code, _, errors = run(capsys, *words)
+        assert (code, len(errors.splitlines())) == (2, 1), errors
+
+
+def test_a_seed_beyond_those_of_torch_is_one_line(finished_once, capsys):
+    for words in (("train", "ppo", *CARTPOLE), ("train", "dqn", *CARTPOLE), ("eval", finished_once)):
+        code, _, errors = run(capsys, *words, "--seed", 2**64)
+        assert (code, len(errors.splitlines())) == (2, 1)
+        assert "seed must be below 2**64" in errors
+
+
 def test_actor_processes_that_take_over_begin_new_episodes(tmp_path):
     settings = DQNConfig(num_envs=1, learning_starts=90, total_steps=100)
     config = RunConfig("CartPole-v1", backend="sync", algorithm="dqn", settings=settings)
@@ -253,6 +294,9 @@ def test_a_config_file_stands_between_preset_and_flags(tmp_path, capsys):
         ('{"env": "CartPole-v1", "momentum": 1}', "unknown setting momentum"),
         ('{"env": "CartPole-v1", "settings": {"momentum": 1}}', "unknown setting momentum"),
         ('{"env": "CartPole-v1", "settings": {"gamma": 2}}', "gamma must lie between 0 and 1, got 2"),
+        ('{"env": "CartPole-v1", "settings": {"overlap": "false"}}', "overlap must be true or false, got 'false'"),
+        ('{"env": "CartPole-v1", "num_workers": "2"}', "num_workers must be a whole number or null, got '2'"),
+        ('{"env": 5}', "env must be text, got 5"),
         ('{"env": "CartPole-v1", "checkpoint_seconds": -1}', "checkpoint_seconds must be at least 0, got -1"),
         ('{"env": "CartPole-v1", "algorithm": "es"}', "is for another algorithm than ppo"),
         ("{}", "--env"),
