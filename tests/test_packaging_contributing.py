@@ -72,5 +72,5 @@ def test_forms_ask_for_the_facts() -> None:
 
 def test_every_test_has_a_time_limit(pytestconfig: pytest.Config) -> None:
     assert 0 < float(pytestconfig.getini("timeout")) <= 300
-    unlimited = re.compile(r"timeout\(\s*(?:0\b|None)|func_only\s*=\s*True")
+    unlimited = re.compile(r"\.timeout\(\s*(?:timeout\s*=\s*)?(?:0\s*[,)]|None)|func_only\s*=\s*True")
     assert not [path.name for path in (ROOT / "tests").glob("test_*.py") if unlimited.search(path.read_text())]
