@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -119,6 +120,45 @@ def test_files_of_processes_that_envs_start_stay_open(context):
     with SubprocVecEnv([GrandchildEnv], context=context) as envs:
         envs.reset()
         assert envs.get_attr("missing") == ([],)
+
+
+class ThreadEnv(CountEnv):
+    """Leaves a thread behind that an interpreter waits for."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        threading.Thread(target=time.sleep, args=(30,)).start()
+
+
+@start_methods
+def test_threads_that_envs_leave_behind_hold_nothing_up(context):
+    envs = SubprocVecEnv([ThreadEnv], context=context)
+    start = time.monotonic()
+    envs.close()
+    assert time.monotonic() - start < 8
+    assert envs.processes[0].exitcode == 0
+
+
+class CarelessEnv(ThreadEnv):
+    """Closes what is not its own, over which the worker stumbles."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        os.closerange(3, 200)
+
+
+@start_methods
+def test_an_error_of_a_worker_itself_is_shown_and_ends_it(context, capfd):
+    with pytest.raises(WorkerDied, match="exit code 1"):
+        SubprocVecEnv([CarelessEnv], context=context)
+    assert "Bad file descriptor" in capfd.readouterr().err
+
+
+def test_a_worker_that_we_have_killed_was_not_killed_by_others():
+    with SubprocVecEnv([functools.partial(CountEnv, seconds=30)], step_timeout=0.1) as envs:
+        envs.reset()
+        with pytest.raises(WorkerDied, match=r"longer than step_timeout.*SIGKILL\. "):
+            envs.step([0])
 
 
 class LoadsOnlyIn:

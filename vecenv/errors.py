@@ -9,6 +9,9 @@ from typing import Any
 
 from gymnasium.error import ResetNeeded
 
+#: Stands in `WorkerDied.doing` where we have killed the worker ourselves.
+LATE = "(longer than step_timeout)"
+
 
 class VecEnvError(RuntimeError):
     """Base of the errors that a vector env raises about its own running."""
@@ -70,7 +73,7 @@ class WorkerDied(VecEnvError):
         self.advice = advice
         super().__init__(
             f"worker process {pid} (environments {describe_indices(self.env_indices)}) died during `{doing}`: "
-            f"{describe_exit(exitcode)}. {advice}."
+            f"{describe_exit(exitcode, reason_known=LATE in doing)}. {advice}."
         )
 
     def __reduce__(self) -> tuple[type[WorkerDied], tuple[Any, ...]]:
@@ -188,8 +191,8 @@ def describe_indices(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-def describe_exit(exitcode: int | None) -> str:
-    """Say how a process ended, with a likely reason where there is one."""
+def describe_exit(exitcode: int | None, reason_known: bool = False) -> str:
+    """Say how a process ended, with a likely reason where there is one and none is known."""
     if exitcode is None:
         return "its exit status is unknown"
     if exitcode >= 0:
@@ -203,4 +206,4 @@ def describe_exit(exitcode: int | None) -> str:
         "SIGSEGV": " (a crash in native code)",
         "SIGABRT": " (an abort in native code)",
     }.get(name, "")
-    return f"it was ended by {name}{hint}"
+    return f"it was ended by {name}{'' if reason_known else hint}"

@@ -7,7 +7,6 @@ This one is started with `sys.path` in place, thread variables in its environmen
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import gc
@@ -22,11 +21,11 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from multiprocessing import spawn, util
 from typing import Any
 
+from vecenv.forked_process import begin_process, end_process, run_to_end
 from vecenv.interrupts import interrupts_held_back, leave_interrupts_to_the_user
 
 #: Read once by numeric libraries when they are loaded, so they must stand in the environment before that.
@@ -278,7 +277,7 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
     if pid == 0:
         control.close()
         children.leave()
-        _run_worker(request, descriptors)
+        run_to_end(lambda: _run_worker(request, descriptors))
     for descriptor in descriptors:
         os.close(descriptor)
     children.add(pid)
@@ -287,53 +286,20 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
 
 def _run_worker(request: dict[str, Any], descriptors: list[int]) -> None:
     """In the fork: take over the user's surroundings as they are now, then work."""
-    code = 1
-    try:
-        begin_process()
-        standard = request["standard"]
-        for target, descriptor in zip(standard, descriptors, strict=False):
-            os.dup2(descriptor, target)
-            os.close(descriptor)
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        sys.path[:] = request["path"]
-        if request["folder"] is not None:
-            with contextlib.suppress(OSError):
-                os.chdir(request["folder"])
-        from vecenv.worker import worker_main
+    begin_process()
+    standard = request["standard"]
+    for target, descriptor in zip(standard, descriptors, strict=False):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    if request["folder"] is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(request["folder"])
+    from vecenv.worker import worker_main
 
-        worker_main(descriptors[len(standard) :])
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        end_process(code)
-
-
-def begin_process() -> None:
-    """In a fork: forget what the parent registered for its own exit, and its child processes."""
-    atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
-    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None:
-        processes._children.clear()
-    utilities = sys.modules.get("multiprocessing.util")
-    if utilities is not None:
-        utilities._finalizer_registry.clear()
-        atexit.register(utilities._exit_function)
-
-
-def end_process(code: int) -> None:
-    """Run what was registered since the fork for the end of the process, flush what was printed, and end."""
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a closed or broken stream has nothing to lose
-            stream.flush()
-    os._exit(code)
+    worker_main(descriptors[len(standard) :])
 
 
 class _Children:

@@ -14,7 +14,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from vecenv.balance import Balancer
 from vecenv.early_copy import EarlyCopy
 from vecenv.env_failures import env_failure
-from vecenv.errors import EnvFailure, WorkerDied, env_error
+from vecenv.errors import LATE, EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos
 from vecenv.pickling import dumps
@@ -191,7 +191,7 @@ class WorkerCalls(SendRecvVecEnv):
         if not shorter:
             return False
         self._recovery.kill_unanswered()
-        self._group.wait(f"{self._doing} (longer than step_timeout)", None)
+        self._group.wait(f"{self._doing} {LATE}", None)
         return True
 
     def _raise_deaths(self) -> None:

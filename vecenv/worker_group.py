@@ -15,7 +15,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from vecenv.buffers import create_block_file, reserve_block
 from vecenv.channel import Channel, framed
-from vecenv.errors import WorkerDied
+from vecenv.errors import LATE, WorkerDied
 from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
 from vecenv.short_wait import ShortWait
@@ -294,7 +294,7 @@ class WorkerGroup:
     def end_late(self, worker: int, doing: str) -> None:
         """Kill a worker that is over its time limit; it counts as dead."""
         self.processes[worker].kill()
-        self.note_death(worker, f"{doing} (longer than step_timeout)")
+        self.note_death(worker, f"{doing} {LATE}")
 
     # -- restart -----------------------------------------------------------------------------------------------------
 

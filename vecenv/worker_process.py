@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 
 from vecenv.errors import UnknownSetting
-from vecenv.fork_server import begin_process, end_process, fork_server, python_command, worker_environment
+from vecenv.fork_server import fork_server, python_command, worker_environment
+from vecenv.forked_process import begin_process, run_to_end
 from vecenv.interrupts import interrupts_held_back
 from vecenv.signals import LONGEST_POLL
 
@@ -151,7 +152,9 @@ def launch_worker(method: str, descriptors: Sequence[int], preload: Sequence[str
 def _spawn(descriptors: Sequence[int]) -> WorkerProcess:
     words = [str(descriptor) for descriptor in descriptors]
     command = python_command(
-        "from vecenv.worker import worker_main; worker_main([int(word) for word in sys.argv[1:]])", *words
+        "from vecenv.forked_process import run_to_end; from vecenv.worker import worker_main; "
+        "run_to_end(lambda: worker_main([int(word) for word in sys.argv[1:]]))",
+        *words,
     )
     with interrupts_held_back():
         process = subprocess.Popen(
@@ -166,16 +169,16 @@ def _fork(descriptors: Sequence[int]) -> WorkerProcess:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        code = 1
-        try:
-            begin_process()
-            from vecenv.worker import worker_main
-
-            worker_main(list(descriptors))
-            code = 0
-        finally:
-            end_process(code)
+        run_to_end(lambda: _work(descriptors))
     return WorkerProcess(pid, _exit_code_reader(pid))
+
+
+def _work(descriptors: Sequence[int]) -> None:
+    """What a fork does."""
+    begin_process()
+    from vecenv.worker import worker_main
+
+    worker_main(list(descriptors))
 
 
 def _exit_code_reader(pid: int) -> Callable[[], int | None]:
