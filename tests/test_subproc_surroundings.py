@@ -7,6 +7,8 @@ import functools
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,7 +21,6 @@ from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDi
 from vecenv.testing import CountEnv, assert_same
 
 BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2)]
-both = pytest.mark.parametrize("build", BUILDS)
 start_methods = pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 
 
@@ -294,3 +295,43 @@ def test_masks_are_masks_whatever_other_envs_report():
         if "x" in ours:
             assert ours["_x"].dtype == np.bool_
             assert ours["_x"].tolist() == [value not in (None, 0) for value in ours["x"].tolist()]
+
+
+def test_arguments_that_cannot_be_sent_are_named():
+    with SubprocVecEnv(count_fns(2), num_workers=2) as envs:
+        envs.reset()
+        for call, what in [
+            (lambda lock: envs.reset(options={"lock": lock}), "options"),
+            (lambda lock: envs.send_reset(options={"lock": lock}), "options"),
+            (lambda lock: envs.set_attr("lock", lock), r"set_attr\('lock'\)"),
+            (lambda lock: envs.call("set_wrapper_attr", "lock", lock), r"call\('set_wrapper_attr'\)"),
+        ]:
+            with pytest.raises(TypeError, match=f"^{what}: cannot be sent"):
+                call(threading.Lock())
+        assert envs.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+SCRIPT = """
+import atexit, functools
+
+def too_late():
+    try:
+        envs.step([0])
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    envs.close()
+
+atexit.register(too_late)
+from vecenv import SubprocVecEnv
+from vecenv.testing import CountEnv
+
+for context in ("forkserver", "fork"):
+    envs = SubprocVecEnv([CountEnv], context=context)
+    envs.reset()
+"""
+
+
+def test_exits_with_every_warning_an_error():
+    command = [sys.executable, "-W", "error", "-c", SCRIPT]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (finished.stdout, finished.stderr, finished.returncode) == ("ClosedEnvironmentError\n", "", 0)

@@ -168,9 +168,11 @@ class ForkServer:
     def _leave_to_parent(self) -> None:
         """In a fork of the user's process: the server is the parent's, the lock may be held by a thread not copied."""
         self._lock = threading.Lock()
-        for connection, _ in [*self._given_up, (self._socket, self._process)]:
+        for connection, process in [*self._given_up, (self._socket, self._process)]:
             if connection is not None:
                 connection.close()
+            if process is not None:
+                process.poll()  # it is no child of the fork's, which is not to be warned that it still runs
         self._given_up, self._socket, self._process = [], None, None
 
     def _forget(self) -> None:

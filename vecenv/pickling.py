@@ -25,6 +25,22 @@ def dumps(message: Any) -> bytes:
     return data
 
 
+def dumps_given(what: str, value: Any) -> bytes:
+    """Pickle what the user gives to envs.
+
+    Args:
+        what: the argument or call, for the message.
+        value: what it holds.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    try:
+        return dumps(value)
+    except Exception as error:  # whatever a class of the user's raises
+        raise TypeError(f"{what}: cannot be sent to a worker process: {error}") from error
+
+
 def dumps_function(function: Any) -> bytes:
     """Pickle a constructor of envs for a worker, which imports what it can and gets the rest by value.
 

@@ -23,7 +23,7 @@ from vecenv.buffers import Block, Layout
 from vecenv.errors import EnvFailure, env_error
 from vecenv.info_arena import ARENA_BYTES_PER_ENV, InfoArena
 from vecenv.infos import Infos
-from vecenv.pickling import dumps
+from vecenv.pickling import dumps, dumps_given
 from vecenv.protocol import BlockPlan, control_arrays, plan_control
 from vecenv.recovery import Recovery
 from vecenv.row_wait import RowWait
@@ -239,7 +239,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_not_outstanding("call", range(self.num_envs))
         check_callable_name(name)
         self._doing = f"call({name!r})"
-        message = dumps(("call", name, dumps((args, kwargs))))
+        message = dumps(("call", name, dumps_given(self._doing, (args, kwargs))))
         self._send([message] * self.num_workers, AsyncState.WAITING_CALL)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -285,7 +285,9 @@ class SubprocVecEnv(WorkerRows):
         self._check_not_outstanding("set_attr", range(self.num_envs))
         each = values_per_env(name, values, self.num_envs)
         self._doing = f"set_attr({name!r})"
-        messages = [dumps(("set_attr", name, dumps([each[row] for row in own]))) for own in self._group.rows]
+        messages = [
+            dumps(("set_attr", name, dumps_given(self._doing, [each[row] for row in own]))) for own in self._group.rows
+        ]
         self._send(messages, AsyncState.WAITING_CALL)
         self._finish(None)
 

@@ -7,7 +7,7 @@ from multiprocessing import TimeoutError
 from typing import Any
 
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
@@ -17,7 +17,7 @@ from vecenv.env_failures import env_failure
 from vecenv.errors import LATE, EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos
-from vecenv.pickling import dumps
+from vecenv.pickling import dumps, dumps_given
 from vecenv.protocol import BlockPlan, Control
 from vecenv.recovery import Recovery
 from vecenv.send_recv import SendRecvVecEnv
@@ -54,7 +54,7 @@ class WorkerCalls(SendRecvVecEnv):
     # -- whole calls, as VecEnv asks for them ------------------------------------------------------------------------
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        self._resets, given = [], None if options is None else dumps(options)
+        self._resets, given = [], None if options is None else dumps_given("options", options)
         for own in self._group.rows:
             rows = own if selected is None else [row for row in own if selected[row]]
             message = dumps(("reset", slot, rows, [seeds[row] for row in rows], given)) if rows else None
@@ -245,6 +245,10 @@ class WorkerCalls(SendRecvVecEnv):
     def _check_open(self, doing: str) -> None:
         super()._check_open(doing)
         self._check_no_fork(doing, self._group.belongs_here)
+        if self._group.closed:
+            raise ClosedEnvironmentError(
+                f"`{doing}` was called after the exit of the interpreter had ended the workers"
+            )
 
     def _check_idle(self, doing: str) -> None:
         self._check_open(doing)

@@ -51,6 +51,7 @@ class WorkerGroup:
         rows: indices of each worker's envs; balancing changes them.
         processes: handles, one per worker.
         deaths: workers that ended unasked, with the error that tells of it.
+        closed: whether the workers were ended on purpose, by `close` or at the exit of the interpreter.
     """
 
     def __init__(self, rows: Sequence[Sequence[int]], stop_at_death: bool = True) -> None:
@@ -69,7 +70,7 @@ class WorkerGroup:
         self._control: Control | None = None
         self._short_wait = ShortWait()
         self._worker_of: dict[int, int] = {}
-        self._closed = False
+        self.closed = False
         _groups.add(self)
 
     # -- start -------------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class WorkerGroup:
         if timeout is not None:
             timeout = min(float(timeout) * 1000, LONGEST_POLL) if timeout * 1000 >= 1 else float(timeout > 0)
         for descriptor, _ in self._poller.poll(timeout):
-            if self._closed:
+            if self.closed:
                 raise ClosedEnvironmentError(f"`{doing}` was waited for while the vector env was closed")
             worker = self._worker_of.get(descriptor)
             if worker is not None:
@@ -323,9 +324,9 @@ class WorkerGroup:
             owner: process id that may do this; a fork of it must not.
             timeout: seconds that envs may take to close; 0: end the workers at once.
         """
-        if self._closed or owner != os.getpid() or owner != self._owner:
+        if self.closed or owner != os.getpid() or owner != self._owner:
             return
-        self._closed = True
+        self.closed = True
         try:
             if timeout > 0:
                 self._ask_to_close(timeout)
@@ -363,9 +364,9 @@ class WorkerGroup:
 
     def leave_to_parent(self) -> None:
         """In a fork: close this process's copies. Kept open they would hide the parent's death from the workers."""
-        if self._closed or self._owner == os.getpid():
+        if self.closed or self._owner == os.getpid():
             return
-        self._closed = True
+        self.closed = True
         for channel in self._channels:
             channel.close()
         for lifeline in self._lifelines.values():
