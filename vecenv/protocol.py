@@ -37,6 +37,7 @@ class WorkerConfig:
         rows: indices of its envs.
         worker_index: which worker it is.
         autoreset_mode: what happens when an episode ends.
+        specs: ids that the user's process knows, see `vecenv.registered_ids`.
         restart_seeds: after a restart, one seed per env for the reset that is due; None: the first start.
         last_observations: after a restart, by env, where observations are objects.
     """
@@ -45,6 +46,7 @@ class WorkerConfig:
     rows: tuple[int, ...]
     worker_index: int
     autoreset_mode: AutoresetMode
+    specs: tuple[bytes, ...] = ()
     restart_seeds: tuple[int | None, ...] | None = None
     last_observations: dict[int, Any] | None = None
 

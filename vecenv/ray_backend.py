@@ -30,6 +30,7 @@ from vecenv.ray_rows import RayRows
 from vecenv.ray_settings import RaySettings
 from vecenv.ray_worker import SlicePlan
 from vecenv.recovery import Replacements
+from vecenv.registered_ids import pickled_specs
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions
 from vecenv.worker_settings import pickled_functions, shares, worker_config
 
@@ -86,7 +87,7 @@ class RayVecEnv(RayRows):
             raise
         self._own = own_indices(rows)
         # No method of this object: a cycle would keep it, and its actors, alive after `del`.
-        self._config_of = functools.partial(worker_config, pickled, rows, self.settings.autoreset_mode)
+        self._config_of = functools.partial(worker_config, pickled, pickled_specs(), rows, self.settings.autoreset_mode)
         self._finalizer = shut_down_at_the_end(self, self._group)
         try:
             self._group.start()

@@ -115,7 +115,7 @@ class SliceActor(HostedActor):
     def build(self, config: WorkerConfig) -> bytes:
         """Build the envs and say what they are; see `description_message`."""
         try:
-            envs = load_envs(config.rows, config.env_fns)
+            envs = load_envs(config.rows, config.env_fns, config.specs)
         except SliceFailed as failed:
             return dumps(("failed", pack_failures(failed.failures)))
         self._rows = config.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from vecenv.env_failures import SliceFailed, env_failure, pack_failures, unpack_failures
 from vecenv.env_slice import build_envs
 from vecenv.pickling import dumps
+from vecenv.registered_ids import call_with_ids
 from vecenv.settings import EnvDescription, describe_env
 
 #: At the end of a message by row: how many rows stand before it, and that they do.
@@ -21,17 +23,21 @@ _ROWS = struct.Struct("=I4s")
 _ROWS_FOLLOW = b"rows"
 
 
-def load_envs(rows: Sequence[int], env_fns: Sequence[bytes]) -> dict[int, gym.Env[Any, Any]]:
+def load_envs(
+    rows: Sequence[int], env_fns: Sequence[bytes], specs: Sequence[bytes] = ()
+) -> dict[int, gym.Env[Any, Any]]:
     """Load the constructors and call them.
 
     Args:
         rows: indices of the envs.
         env_fns: their constructors, pickled.
+        specs: ids to register where a constructor asks for one that is not known here.
 
     Raises:
         SliceFailed: a constructor cannot be loaded here, or raised; what was built is closed again.
     """
-    return build_envs({row: load_for([row], data) for row, data in zip(rows, env_fns, strict=True)})
+    functions = {row: load_for([row], data) for row, data in zip(rows, env_fns, strict=True)}
+    return build_envs({row: functools.partial(call_with_ids, env_fn, specs) for row, env_fn in functions.items()})
 
 
 def load_for(rows: Sequence[int], data: bytes) -> Any:

@@ -26,6 +26,7 @@ from vecenv.infos import Infos
 from vecenv.pickling import dumps, dumps_given
 from vecenv.protocol import BlockPlan, control_arrays, plan_control
 from vecenv.recovery import Recovery
+from vecenv.registered_ids import pickled_specs
 from vecenv.row_wait import RowWait
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions
 from vecenv.subproc_calls import results_by_row
@@ -103,7 +104,7 @@ class SubprocVecEnv(WorkerRows):
         self._group = WorkerGroup(rows, stop_at_death=own.on_worker_failure == "raise")
         # No method of this object: a cycle would keep it, and its workers, alive after `del`.
         self._config_of = functools.partial(
-            worker_config, self._pickled, self._group.rows, self.settings.autoreset_mode
+            worker_config, self._pickled, pickled_specs(), self._group.rows, self.settings.autoreset_mode
         )
         self._finalizer = weakref.finalize(self, WorkerGroup.shut_down, self._group, os.getpid(), 1.0)
         try:

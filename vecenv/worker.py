@@ -90,7 +90,7 @@ class _Worker:
         """Build the envs and say what they are; False: it failed and everything is closed again."""
         config = self._config
         try:
-            envs = load_envs(config.rows, config.env_fns)
+            envs = load_envs(config.rows, config.env_fns, config.specs)
         except SliceFailed as failed:
             self._channel.send(("failed", pack_failures(failed.failures)))
             return False

@@ -120,15 +120,20 @@ def pickled_functions(env_fns: Sequence[Callable[[], Any]]) -> list[bytes]:
 
 
 def worker_config(
-    pickled: Sequence[bytes], rows: Sequence[Sequence[int]], autoreset_mode: AutoresetMode, worker: int
+    pickled: Sequence[bytes],
+    specs: tuple[bytes, ...],
+    rows: Sequence[Sequence[int]],
+    autoreset_mode: AutoresetMode,
+    worker: int,
 ) -> WorkerConfig:
     """What a worker is told at its start, or at a restart after envs have moved.
 
     Args:
         pickled: the constructors of all envs.
+        specs: what `vecenv.registered_ids.pickled_specs` gave.
         rows: indices of each worker's envs.
         autoreset_mode: what happens when an episode ends.
         worker: which worker it is.
     """
     own = tuple(rows[worker])
-    return WorkerConfig(tuple(pickled[row] for row in own), own, worker, autoreset_mode)
+    return WorkerConfig(tuple(pickled[row] for row in own), own, worker, autoreset_mode, specs)
