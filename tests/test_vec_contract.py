@@ -351,7 +351,7 @@ def test_attributes_reach_the_env_through_wrappers(make):
     envs.set_attr("length", 2)
     assert envs.get_attr("length") == (2, 2)
     assert envs.call("has_wrapper_attr", "length") == (True, True)
-    with pytest.raises(ValueError, match="expected 2 values"):
+    with pytest.raises(ValueError, match="`3` values for 2 environments"):
         envs.set_attr("length", [1, 2, 3])
     with pytest.raises(AttributeError, match="nowhere"):
         envs.get_attr("nowhere")

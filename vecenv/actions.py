@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,6 +105,8 @@ def _as_array(part: _Part, num_envs: int) -> Array:
         raise ValueError(f"{name}: expected {num_envs} actions of shape {shape}, got {actions!r}: {error}") from error
     if array.ndim == 0:
         raise TypeError(f"{name}: expected a sequence of {num_envs} actions, got {actions!r}")
+    if array.shape == (num_envs,) and shape and math.prod(shape) == 1:
+        array = array.reshape(num_envs, *shape)  # one number per env, where an action is one number
     if array.shape != (num_envs, *shape):
         if len(array) != num_envs:
             raise ValueError(f"{name}: expected {num_envs} actions, one per environment, got {len(array)}")

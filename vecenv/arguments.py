@@ -59,7 +59,9 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
     else:
         raise TypeError(f"seed: expected None, an int or a sequence of {num_envs} ints or None, got {seed!r}")
     if len(seeds) != num_envs:
-        raise ValueError(f"seed: expected one per environment, num_envs={num_envs}, got {len(seeds)}")
+        raise ValueError(
+            f"If seeds are passed as a list the length must match num_envs={num_envs} but got length={len(seeds)}."
+        )
     for index, one in enumerate(seeds):
         if one is None:
             continue
@@ -96,7 +98,9 @@ def split_reset_mask(
     if mask.dtype != np.bool_:
         raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
     if not mask.any():
-        raise ValueError(f"`options['reset_mask']` must contain at least one True, got reset_mask={mask}")
+        raise ValueError(
+            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}"
+        )
     return mask.copy(), {key: value for key, value in options.items() if key != "reset_mask"}
 
 
@@ -154,7 +158,10 @@ def values_per_env(name: str, values: Any, num_envs: int) -> list[Any]:
     if not isinstance(values, (list, tuple)):
         return [values] * num_envs
     if len(values) != num_envs:
-        raise ValueError(f"set_attr({name!r}): expected {num_envs} values, one per environment, got {len(values)}")
+        raise ValueError(
+            f"set_attr({name!r}): Values must be a list or tuple with length equal to the number of environments. "
+            f"Got `{len(values)}` values for {num_envs} environments."
+        )
     return list(values)
 
 
@@ -165,4 +172,4 @@ def check_callable_name(name: str) -> None:
         ValueError: `reset`, `step` or `close`.
     """
     if name in ("reset", "step", "close"):
-        raise ValueError(f"call({name!r}): use `{name}` of the vector env itself")
+        raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")

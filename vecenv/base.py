@@ -18,7 +18,7 @@ from vecenv.arguments import out_like, seeds_of, split_reset_mask
 from vecenv.batch import BatchArrays
 from vecenv.call_order import CallOrder
 from vecenv.infos import Infos
-from vecenv.observations import batch_observations, batched_space
+from vecenv.observations import ObjectBatches, batched_space
 from vecenv.settings import EnvDescription, VectorSettings
 from vecenv.spaces import copy_arrays, has_fixed_layout, map_arrays, row_of
 from vecenv.statistics import EpisodeStatistics, add_episode_infos
@@ -82,6 +82,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         self._whole_sent = False
         fixed = self.settings.shared_memory is not False and has_fixed_layout(self.single_observation_space)
         self._objects = None if fixed else {}
+        self._object_batches = ObjectBatches(self.single_observation_space, self.settings.copy)
         self._slot_views: list[Any] = []
         self._final_objects = {}
         self._actions_fixed = has_fixed_layout(self.single_action_space)
@@ -172,9 +173,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     def observations(self) -> Any:
         """The newest observations as views of the ring, `[num_envs, ...]`."""
         if self._objects is not None:
-            return batch_observations(
-                self.single_observation_space, [self._objects[row] for row in range(self.num_envs)]
-            )
+            return self._object_batches.batch([self._objects[row] for row in range(self.num_envs)])
         if not self._slot_views:
             self._slot_views = [
                 map_arrays(self._arrays.observations, lambda array, slot=slot: array[slot])  # type: ignore[misc]
@@ -366,6 +365,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         return (self.slot + 1) % self.settings.slots
 
     def _returned_observations(self, out: Any = None) -> Any:
+        self._object_batches.renew()
         views = self.observations
         if out is not None:
             copy_arrays(out_like(out, views), views)

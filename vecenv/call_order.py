@@ -34,7 +34,7 @@ class CallOrder:
     def _check_open(self, doing: str) -> None:
         if self.closed:
             raise ClosedEnvironmentError(
-                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`: `{doing}` needs it open"
+                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`. `{doing}` needs it open"
             )
 
     def _check_no_fork(self, doing: str, belongs_here: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,33 @@ def batched_space(mode: Any, spaces: Sequence[gym.Space[Any]]) -> tuple[gym.Spac
     if mode == "different":
         return spaces[0], batch_differing_spaces(list(spaces))
     return spaces[0], batch_space(spaces[0], len(spaces))
+
+
+class ObjectBatches:
+    """Batches of the newest observations, made when they are asked for.
+
+    Args:
+        space: single observation space, of any kind.
+        copy: whether each batch is the caller's own. False: the same one until there are newer observations.
+    """
+
+    def __init__(self, space: gym.Space[Any], copy: bool) -> None:
+        self._space = space
+        self._copy = copy
+        self._made_of: list[Any] = []
+        self._batch: Any = None
+
+    def renew(self) -> None:
+        """Make the next batch anew."""
+        self._made_of = []
+
+    def batch(self, observations: list[Any]) -> Any:
+        """The batch of one observation per env."""
+        if self._copy:
+            return batch_observations(self._space, observations)
+        if len(self._made_of) != len(observations) or any(map(operator.is_not, self._made_of, observations)):
+            self._made_of, self._batch = observations, batch_observations(self._space, observations)
+        return self._batch
 
 
 def batch_observations(space: gym.Space[Any], observations: Sequence[Any]) -> Any:

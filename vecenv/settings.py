@@ -32,8 +32,8 @@ class VectorSettings:
         seed: for the first `reset` that gets none.
         observation_mode: how observation spaces are batched. ``"same"``: all are equal. ``"different"``: shapes and
             dtypes are equal, bounds may differ. A pair of spaces: the batched and the single one, taken as they are.
-        shared_memory: True: observations lie in arrays, other spaces are refused. False: they travel as objects. None:
-            arrays where the space allows it.
+        shared_memory: None: observations lie in arrays where the space allows it. False: they travel as objects. True:
+            as None, and what Gymnasium cannot hold in shared memory is refused (in worker processes).
         batch_size: how many environments `recv` returns; None: all.
     """
 
@@ -128,18 +128,19 @@ def joined_descriptions(descriptions: Sequence[EnvDescription], observation_mode
         if observation_mode == "same":
             if space != expected:
                 raise RuntimeError(
-                    f"the observation spaces of environments 0 and {index} differ: the sub-environments observation "
-                    f"spaces are not equivalent, {expected} and {space}; if this is intentional, use "
-                    "`observation_mode='different'`"
+                    f"the observation spaces of environments 0 and {index} differ, {expected} and {space}: some of the "
+                    "sub-environments observation spaces are not equivalent. If this is intentional, use "
+                    "`observation_mode='different'` instead."
                 )
         elif not same_layout(space, expected):
             raise RuntimeError(
-                f"the observation space of environment {index}, {space}, and {expected} do not share a common shape "
-                "and dtype"
+                f"the observation space of environment {index} is {space}, expected one like {expected}: the "
+                "sub-environment's observation spaces do not share a common shape and dtype."
             )
         if description.action_space != first.action_space:
             raise RuntimeError(
-                f"the action spaces of environments 0 and {index} differ: {first.action_space} and "
-                f"{description.action_space}; all environments of a vector env need the same action space"
+                f"the action spaces of environments 0 and {index} differ, the latter is {description.action_space}: "
+                f"Some environments have an action space different from `{first.action_space}`. In order to batch "
+                "actions, the action spaces from all environments must be equal."
             )
     return EnvDescription(spaces, first.action_space, first.metadata, first.render_mode)

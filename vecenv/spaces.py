@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium import Space
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple
 
 Array = npt.NDArray[Any]
 #: Makes the array of one leaf: `(name, shape of one value, dtype) -> array`, batch axes first.
@@ -28,6 +28,24 @@ def has_fixed_layout(space: Space[Any]) -> bool:
     if isinstance(space, Tuple):
         return all(has_fixed_layout(part) for part in space.spaces)
     return isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary))
+
+
+def check_shared(space: Space[Any]) -> None:
+    """Refuse what Gymnasium's `AsyncVectorEnv` refuses to hold in shared memory; the rest may travel as objects.
+
+    Raises:
+        TypeError: the space, or a part of it, is a Graph or a Sequence.
+        ValueError: it is none of Gymnasium's spaces.
+    """
+    if isinstance(space, (Dict, Tuple, OneOf)):
+        for part in space.spaces.values() if isinstance(space, Dict) else space.spaces:
+            check_shared(part)
+    elif not (has_fixed_layout(space) or isinstance(space, Text)):
+        error = TypeError if isinstance(space, (Graph, Sequence)) else ValueError
+        raise error(
+            f"shared_memory=True: observations of {space} have no fixed layout; you can disable this feature with "
+            "`shared_memory=False` however this is slower."
+        )
 
 
 @singledispatch

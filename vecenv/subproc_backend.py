@@ -29,6 +29,7 @@ from vecenv.recovery import Recovery
 from vecenv.registered_ids import pickled_specs
 from vecenv.row_wait import RowWait
 from vecenv.settings import EnvDescription, ObservationMode, VectorSettings, joined_descriptions
+from vecenv.spaces import check_shared
 from vecenv.subproc_calls import results_by_row
 from vecenv.subproc_rows import WorkerRows
 from vecenv.worker_group import WorkerGroup
@@ -42,7 +43,7 @@ class SubprocVecEnv(WorkerRows):
 
     Args:
         env_fns: constructors of the envs; lambdas, closures and classes of `__main__` are fine.
-        shared_memory: see `VectorSettings`; True, as Gymnasium's default, refuses custom spaces.
+        shared_memory: see `VectorSettings`; True, as Gymnasium's default, refuses custom spaces, Graph and Sequence.
         copy: see `VectorSettings`.
         context: start method, a name or a `multiprocessing` context. None: forkserver.
         daemon: accepted for Gymnasium's sake; workers always end with the user's process and may have children.
@@ -55,7 +56,7 @@ class SubprocVecEnv(WorkerRows):
         EnvError: a constructor raised.
         WorkerDied: a worker ended while building.
         ValueError: a custom space with ``shared_memory=True``.
-        TypeError: a constructor that cannot be sent.
+        TypeError: a constructor that cannot be sent; Graph or Sequence with ``shared_memory=True``.
         RuntimeError: envs with different spaces.
         NotImplementedError: `worker`, which Gymnasium's class takes.
 
@@ -97,6 +98,7 @@ class SubprocVecEnv(WorkerRows):
         self.settings.checked_batch_size(len(self.env_fns))
         self.shared_memory, self.daemon, self.context, self.worker = shared_memory, daemon, context, worker
         own = self._worker_settings
+        self.max_concurrency = own.max_concurrency
         rows = shares(len(self.env_fns), own.workers_for(len(self.env_fns)))
         self._pickled = pickled_functions(self.env_fns)
         self._state = AsyncState.DEFAULT
@@ -140,11 +142,8 @@ class SubprocVecEnv(WorkerRows):
 
     def _share_block(self) -> None:
         own = self._worker_settings
-        if self.settings.shared_memory and self._objects is not None:
-            raise ValueError(
-                f"shared_memory=True: observations of {self.single_observation_space} have no fixed layout; use "
-                "shared_memory=False or None, which sends them as objects"
-            )
+        if self.settings.shared_memory:
+            check_shared(self.single_observation_space)
         spaces = self._planned_spaces
         layout = Layout()
         plan_control(layout, self.num_envs, self.num_workers)

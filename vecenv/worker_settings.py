@@ -64,10 +64,7 @@ class WorkerSettings:
         if result.num_workers is not None:
             check_positive_int("num_workers", result.num_workers)
         if result.max_concurrency is not None:
-            try:
-                check_positive_int("max_concurrency", result.max_concurrency)
-            except TypeError as error:
-                raise ValueError(str(error)) from None  # Gymnasium's class for both
+            _check_max_concurrency(result.max_concurrency)
         if result.on_worker_failure not in ("raise", "restart"):
             raise UnknownSetting(
                 f"on_worker_failure={result.on_worker_failure!r} does not exist; expected 'raise' or 'restart'"
@@ -84,6 +81,14 @@ class WorkerSettings:
         """How many workers a number of envs gets."""
         workers = min(usable_cores() if self.num_workers is None else self.num_workers, num_envs)
         return workers if self.max_concurrency is None else min(workers, self.max_concurrency)
+
+
+def _check_max_concurrency(limit: Any) -> None:
+    """As Gymnasium does, which raises ValueError for what is no int too."""
+    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)):
+        raise ValueError(f"`max_concurrency` must be an integer or None, got {type(limit)}.")
+    if limit < 1:
+        raise ValueError(f"`max_concurrency` must be a positive or None, got {limit}.")
 
 
 def _module_names(preload: Any) -> tuple[str, ...]:
