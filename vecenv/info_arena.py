@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from vecenv.buffers import aligned
 from vecenv.infos import (
+    MOST_ELEMENTS,
     Infos,
     Signature,
     add_column,
@@ -92,15 +93,14 @@ class InfoArena:
             if key not in odd_keys and keys.count(key) == 1 and not tangled:
                 add_column(infos, key, values, mask)
                 continue
-            for row in np.flatnonzero(
-                mask
-            ).tolist():  # kinds differ between envs: merged in env order, as in one process
+            # Kinds differ between envs: merged in env order, as in one process.
+            for row in np.flatnonzero(mask).tolist():
                 odd.setdefault(row, {})[key] = value_in(signature, values, row)
         causes: dict[int, Exception] = {}
         for row in sorted(odd):
             try:
                 add_info(infos, odd[row], row, self._num_envs)
-            except Exception as error:
+            except Exception as error:  # values are the user's, and so is what they raise
                 causes[row] = error
         if causes:
             raise RowInfoError(causes)
@@ -164,7 +164,7 @@ def declared_signatures(declared: Mapping[str, Any] | None) -> list[Signature]:
         if signature is None:
             raise ValueError(
                 f"info_spec[{name!r}]: no column holds {what!r}; names are text and not 'final_obs', dtypes numbers "
-                "or bool in this machine's byte order, arrays have at most 4096 elements"
+                f"or bool in this machine's byte order, arrays have at most {MOST_ELEMENTS} elements"
             )
         signatures.append(signature)
     return signatures

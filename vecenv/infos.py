@@ -19,6 +19,8 @@ Array = npt.NDArray[Any]
 Infos = dict[str, Any]
 #: What makes two values share a column: key, dtype (or `int`, `float`, `bool` for Python's numbers), shape.
 Signature = tuple[str, str, tuple[int, ...]]
+#: Elements of an array that may have a column. A column of larger ones has no room in `vecenv.info_arena` anyway.
+MOST_ELEMENTS = 4096
 
 _OBJECT = np.dtype(object)
 _SCALAR_DTYPES: dict[type, np.dtype[Any]] = {
@@ -313,6 +315,6 @@ def signature_of(key: Any, value: Any) -> Signature | None:
     if isinstance(value, np.ndarray) and not value.ndim:
         return None  # a column would give a scalar back
     dtype = value.dtype
-    if dtype.kind not in "biufc" or dtype.byteorder == ">" or value.size > 4096:
+    if dtype.kind not in "biufc" or dtype.byteorder == ">" or value.size > MOST_ELEMENTS:
         return None
     return (key, dtype.str, value.shape)
