@@ -186,6 +186,17 @@ def test_step_async_and_wait_and_what_interrupts_them() -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("vec_env_class", CLASSES)
+def test_nothing_is_waited_for_that_was_not_begun(vec_env_class: Any) -> None:
+    envs = vec_env_class([CountEnv])
+    envs.reset()
+    envs.step([0])
+    with pytest.raises(gym.error.NoAsyncCallError, match="step_async"):
+        envs.step_wait()
+    envs.step([0])
+    envs.close()
+
+
 def test_actions_of_every_kind_reach_the_envs() -> None:
     space = gym.spaces.Dict({"a": gym.spaces.Discrete(3), "b": gym.spaces.Box(-1, 1, (2,), np.float32)})
     envs = SyncVecEnv([lambda: EchoEnv(action_space=space)] * 2)
@@ -198,6 +209,9 @@ def test_actions_of_every_kind_reach_the_envs() -> None:
     assert batch_of_actions(box, np.zeros((3, 2))).dtype == np.uint8
     assert batch_of_actions(box, np.full((3, 2), 0.5)).dtype == np.float64  # refused by the vector env, not rounded
     assert batch_of_actions(gym.spaces.Box(-1, 1, (2,), np.float32), np.full((1, 2), 0.1)).dtype == np.float64
+    bits = gym.spaces.MultiBinary(2)
+    assert batch_of_actions(bits, np.ones((3, 2), np.float32)).dtype == np.int8  # as SB3's policies give them
+    assert batch_of_actions(bits, np.full((3, 2), np.nan)).dtype == np.float64
     pair = gym.spaces.Tuple((gym.spaces.Discrete(2), gym.spaces.Discrete(2)))
     assert batch_of_actions(pair, [(0, 1), (1, 1)]) == ([0, 1], [1, 1])
 
@@ -247,8 +261,15 @@ def test_attributes_of_some_envs(vec_env_class: Any) -> None:
     assert envs.env_is_wrapped(gym.wrappers.TimeLimit) == [False] * 3
     with pytest.raises(AttributeError, match="nothing"):
         envs.get_attr("nothing", indices=2)
-    with pytest.raises(IndexError):
-        envs.get_attr("uid", indices=3)
+    for indices in (np.int64(1), np.array([1]), slice(1, 2), range(1, 2), (np.int8(-2),), iter([1])):
+        assert envs.get_attr("uid", indices=indices) == [7]
+    assert envs.get_attr("uid", indices=[]) == []
+    for wrong in (3, [0, -4]):
+        with pytest.raises(IndexError, match="indices of environments from 0 to 2"):
+            envs.get_attr("uid", indices=wrong)
+    for wrong in ([True, False, True], np.array([False, True, False]), "uid", 1.0, [[0, 1]], np.zeros((1, 2), int)):
+        with pytest.raises(TypeError, match="expected indices of environments"):
+            envs.env_method("add", 1, indices=wrong)
     assert envs.render_mode == "rgb_array"
     assert [image[0, 0, 0] for image in envs.get_images()] == [0, 7, 2]
     assert envs.render().shape == (4, 4, 3)

@@ -232,7 +232,9 @@ def test_attributes_of_some_envs(vector_env_class: Any) -> None:
     envs = vector_env_class([partial(EchoEnv, uid, render_mode="rgb_array") for uid in range(3)])
     assert envs.get_env_attr("uid") == [0, 1, 2]
     assert envs.get_env_attr("twice_uid", [2, 0]) == [4, 0]
-    envs.set_env_attr("uid", 7, 1)
+    envs.set_env_attr("uid", 7, np.array([1]))
+    with pytest.raises(TypeError, match="expected indices of environments"):
+        envs.get_env_attr("uid", np.array([False, True, False]))
     assert envs.get_env_attr("uid") == [0, 7, 2]
     envs.set_env_attr("uid", 9)
     assert envs.reset()[0][:, 0].tolist() == [9, 9, 9]

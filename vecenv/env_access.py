@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from vecenv.addressable_env import AddressableEnv
 from vecenv.base import VecEnv
 from vecenv.sync_backend import SyncVecEnv
+
+
+def named_envs(indices: Any, num_envs: int) -> list[int]:
+    """The envs that indices name, in their order.
+
+    Args:
+        indices: None (all), an int, a slice, or several ints; negative ones count from the end.
+        num_envs: how many envs there are.
+
+    Raises:
+        TypeError: something else, such as a mask.
+        IndexError: there is no such env.
+    """
+    rows = range(num_envs)
+    if indices is None:
+        return list(rows)
+    if isinstance(indices, slice):
+        return list(rows[indices])
+    if isinstance(indices, (int, np.integer)) or getattr(indices, "shape", None) == ():
+        indices = [indices]
+    try:
+        chosen = [_index(index) for index in indices]
+    except TypeError as error:
+        raise TypeError(f"expected indices of environments, got {indices!r}") from error
+    for index in chosen:
+        if not -num_envs <= index < num_envs:
+            raise IndexError(f"expected indices of environments from 0 to {num_envs - 1}, got {index}")
+    return [rows[index] for index in chosen]
+
+
+def _index(index: Any) -> int:
+    """An index as int; a bool is none: it would be one of a mask."""
+    if isinstance(index, (bool, np.bool_)):
+        raise TypeError("a bool is no index")
+    return operator.index(index)
 
 
 class EnvAccess:

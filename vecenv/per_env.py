@@ -52,10 +52,11 @@ def batch_of_actions(space: spaces.Space[Any], actions: Any) -> Any:
         return tuple(
             batch_of_actions(part, [action[place] for action in actions]) for place, part in enumerate(space.spaces)
         )
-    if not isinstance(space, spaces.Box):
+    if not isinstance(space, (spaces.Box, spaces.MultiBinary)):  # policies give floats for both
         return actions
     array = np.asarray(actions)
     if array.dtype.kind not in "biuf" or np.can_cast(array.dtype, space.dtype, "same_kind"):
         return array
-    converted = array.astype(space.dtype)
+    with np.errstate(invalid="ignore"):  # of what is no number
+        converted = array.astype(space.dtype)
     return converted if np.array_equal(converted, array) else array

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.error import NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 
 from vecenv.addressable_env import OPTIONS_BY_ENV
 from vecenv.base import StepResult
 from vecenv.base import VecEnv as VectorEnv
-from vecenv.env_access import EnvAccess
+from vecenv.env_access import EnvAccess, named_envs
 from vecenv.errors import MissingExtra
 from vecenv.infos import info_of_row
 from vecenv.per_env import batch_of_actions, split_infos
@@ -135,6 +136,8 @@ class VecEnvAdapter(VecEnv):
         wait = getattr(self.vector_env, "step_wait", None)
         if wait is None:
             actions, self._actions = self._actions, None
+            if actions is None:
+                raise NoAsyncCallError("`step_wait` was called, but `step_async` was not", "step_async")
             return self.vector_env.step(actions)
         result: StepResult = wait()
         return result
@@ -212,5 +215,4 @@ class VecEnvAdapter(VecEnv):
         return list(self.vector_env.render() or ())
 
     def _rows_of(self, indices: Any) -> list[int]:
-        rows = range(self.num_envs)
-        return [rows[index] for index in self._get_indices(indices)]
+        return named_envs(indices, self.num_envs)

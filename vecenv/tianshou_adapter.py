@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_positive_int, seeds_of
 from vecenv.base import VecEnv
-from vecenv.env_access import EnvAccess
+from vecenv.env_access import EnvAccess, named_envs
 from vecenv.errors import EnvError, MissingExtra
 from vecenv.per_env import batch_of_actions, split_infos
 from vecenv.send_recv import SendRecvVecEnv
@@ -311,10 +311,7 @@ class VectorEnvAdapter(BaseVectorEnv):
 
     def _ids(self, ids: Ids, doing: str) -> list[int]:
         self._check_not_closed(doing)
-        rows = range(self.env_num)
-        if ids is None:
-            return list(rows)
-        return [rows[index] for index in np.atleast_1d(np.asarray(ids)).tolist()]
+        return named_envs(ids, self.env_num)
 
     def _ready(self, ids: Ids, doing: str) -> list[int]:
         """The envs named, none of which may be stepping."""
