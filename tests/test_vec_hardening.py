@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+from fractions import Fraction
 
 import gymnasium as gym
 import numpy as np
@@ -223,11 +224,13 @@ def test_rewards_that_are_no_numbers(build, reward):
 
 
 @both
-@pytest.mark.parametrize("reward", [True, np.float32(2.5), np.array([2.0]), np.array(3), 7, float("nan")])
+@pytest.mark.parametrize(
+    "reward", [True, np.float32(2.5), np.array([2.0]), np.array(3), 7, float("nan"), Fraction(1, 2), 10**20]
+)
 def test_rewards_that_are_numbers(build, reward):
     with build([functools.partial(RewardEnv, reward), CountEnv]) as envs:
         envs.reset()
-        np.testing.assert_array_equal(envs.step([0, 0])[1], [np.asarray(reward).item(), 1.0])
+        np.testing.assert_array_equal(envs.step([0, 0])[1], [float(np.asarray(reward).item()), 1.0])
 
 
 @pytest.mark.parametrize("backend", ["sync", "subproc"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 
 import gymnasium as gym
 import numpy as np
@@ -102,6 +103,39 @@ def test_bad_states(build):
             envs.set_state([states[0], "text"])
         with pytest.raises(EnvError, match="environment 1"):
             envs.set_state([states[0], b"nonsense"])
+
+
+class OtherEnv(CountEnv):
+    """Has observations that do not fit into the rows of a `CountEnv`."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 1, (5,), np.float32)
+
+    def _observation(self):
+        return np.zeros(5, np.float32)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_states_of_other_envs_are_refused_and_nothing_is_taken_up(build):
+    """The first env was replaced, then the worker ended."""
+    with build([OtherEnv] * 2) as others:
+        others.reset()
+        foreign = others.get_state()[1]
+    with build([CountEnv] * 2) as envs:
+        envs.reset()
+        states = envs.get_state()
+        envs.step([0, 0])
+        for bad in (
+            foreign,
+            pickle.dumps((CountEnv(), None)),
+            pickle.dumps((CountEnv(), (False, None, {"returns": 0}))),
+        ):
+            with pytest.raises(EnvError, match=r"environment 1 .*(another version|no state|observation_space)"):
+                envs.set_state([states[0], bad])
+        assert envs.step([0, 0])[0][:, 2].tolist() == [2, 2]
+        envs.set_state(states)
+        assert envs.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
 def test_plain_atari_of_ale_py_is_built_when_preprocessing_is_none():

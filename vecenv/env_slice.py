@@ -66,6 +66,20 @@ def _checked_env(env: Any) -> gym.Env[Any, Any]:
     return env  # type: ignore[no-any-return]
 
 
+def _checked_state(state: tuple[Any, Any], present: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], Any]:
+    """Refuse what `EnvSlice.get_state` did not give for an env like the one that is there."""
+    env, extra = state
+    if not (isinstance(extra, tuple) and len(extra) == 3 and isinstance(extra[2], dict)):
+        raise ValueError("the bytes are no state of an environment, or one that another version saved")
+    if extra[2].keys() != set(_KEPT_FIELDS):
+        raise ValueError(f"another version saved the state: it counts {sorted(extra[2])}, not {sorted(_KEPT_FIELDS)}")
+    for name in ("observation_space", "action_space"):
+        saved, expected = getattr(env, name, None), getattr(present, name)
+        if saved != expected:
+            raise ValueError(f"the state is of an environment with the {name} {saved}, expected {expected}")
+    return env, extra
+
+
 class EnvSlice(SliceStepper):
     """What can be asked of the envs of a slice besides `reset` and `step`."""
 
@@ -130,12 +144,12 @@ class EnvSlice(SliceStepper):
         """Read states, without changing anything yet.
 
         Raises:
-            SliceFailed: some cannot be read.
+            SliceFailed: some cannot be read, or are of other envs than those here.
         """
         loaded, failures = {}, []
         for row, data in states.items():
             try:
-                loaded[row] = load_env(data)
+                loaded[row] = _checked_state(load_env(data), self.envs[row])
             except BaseException as exception:
                 failures.append(env_failure(row, exception))
         if failures:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -82,6 +84,11 @@ def numbers(values: list[Any]) -> tuple[npt.NDArray[np.float64], list[int]]:
         pass
     array, wrong = np.zeros(len(values), np.float64), []
     for place, value in enumerate(values):
+        if isinstance(value, (Real, Decimal)):  # Fraction, or an int beyond 64 bits
+            try:
+                value = float(value)
+            except OverflowError:
+                value = None
         single = np.asarray(value)
         if single.size != 1 or single.dtype.kind not in "biuf":
             wrong.append(place)
