@@ -216,3 +216,36 @@ def test_writing_into_the_callers_arrays(build, name):
         ):
             with pytest.raises(error, match="out"):
                 envs.step([0, 0], out=wrong)
+
+
+class NestedEnv(gym.Env):
+    """Its second observation is what it was given."""
+
+    def __init__(self, second):
+        part = gym.spaces.Box(0, 9, (2,), np.float32)
+        self.observation_space = gym.spaces.Dict({"a": part, "b": gym.spaces.Tuple((part, gym.spaces.Discrete(3)))})
+        self.action_space, self.second = gym.spaces.Discrete(2), second
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"a": np.zeros(2, np.float32), "b": (np.zeros(2, np.float32), 1)}, {}
+
+    def step(self, action):
+        return self.second, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("build", [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=1)])
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        ({"a": np.zeros(3), "b": (np.zeros(2), 1)}, r"\['a'\]: expected shape"),
+        ({"a": np.zeros(2), "b": (np.zeros(2), 1.5)}, r"\['b'\]\[1\]: expected dtype"),
+        ({"a": np.zeros(2), "b": 5}, r"\['b'\]: expected a tuple"),
+        ({"a": np.zeros(2)}, r"missing \['b'\]"),
+    ],
+)
+def test_wrong_parts_of_nests_are_named(build, second, text):
+    with build([functools.partial(NestedEnv, second)]) as envs:
+        envs.reset()
+        with pytest.raises((TypeError, ValueError), match=text):
+            envs.step([0])

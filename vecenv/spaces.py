@@ -141,7 +141,7 @@ def write_value(space: Space[Any], batch: Any, row: int, value: Any) -> None:
         value: what the env returned; Dict values are addressed by the keys of the space, whatever their order.
 
     Raises:
-        ValueError: the value has another shape or other keys than the space; the message names them.
+        ValueError: the value has another shape or other keys than the space; the message names them and the part.
         TypeError: the value is of another kind than the space.
     """
     if isinstance(space, Dict):
@@ -152,14 +152,27 @@ def write_value(space: Space[Any], batch: Any, row: int, value: Any) -> None:
             unknown = [key for key in value if key not in space.spaces]
             raise ValueError(f"keys differ from the space's: missing {missing}, unknown {unknown}")
         for key, part in space.spaces.items():
-            write_value(part, batch[key], row, value[key])
+            try:
+                write_value(part, batch[key], row, value[key])
+            except (TypeError, ValueError) as error:
+                raise _in_part(key, error) from error
     elif isinstance(space, Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             raise ValueError(f"expected a tuple of {len(space.spaces)} values, got {value!r}")
-        for part, target, item in zip(space.spaces, batch, value, strict=True):
-            write_value(part, target, row, item)
+        for index, part in enumerate(space.spaces):
+            try:
+                write_value(part, batch[index], row, value[index])
+            except (TypeError, ValueError) as error:
+                raise _in_part(index, error) from error
     else:
         write_array(batch, row, value)
+
+
+def _in_part(key: Any, error: Exception) -> Exception:
+    """The same error, with the part of the nest that it is about."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    text = str(error)
+    return kind(f"[{key!r}]{text}" if text.startswith("[") else f"[{key!r}]: {text}")
 
 
 def casts_safely(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
