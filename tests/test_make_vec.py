@@ -56,7 +56,8 @@ def test_arguments_of_single_envs(backend):
 
 def test_module_prefix_of_ids():
     with make_vec("gymnasium:CartPole-v1", 1, "sync") as envs:
-        envs.reset()
+        assert envs.spec.id == "CartPole-v1"
+        assert envs.reset()[0].shape == (1, 4)
 
 
 @pytest.mark.parametrize(
