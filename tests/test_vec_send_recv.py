@@ -208,6 +208,31 @@ def test_a_failure_of_a_whole_batch_is_raised_by_recv(build):
         np.testing.assert_array_equal(envs.recv(timeout=30)[1], [1, 1, 1, 1])
 
 
+class LateEnv(CountEnv):
+    """Raises, at its second step, what `recv` raises when its time is over."""
+
+    def step(self, action):
+        result = super().step(action)
+        if self.time == 2:
+            raise multiprocessing.TimeoutError("a simulator did not answer")
+        return result
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_timeout_that_an_env_raises_is_a_failure_and_leaves_nothing_pending(build):
+    with build([CountEnv, LateEnv, CountEnv, CountEnv]) as envs:
+        envs.reset()
+        envs.send([0] * 4)
+        envs.recv(timeout=30)
+        envs.send([0] * 4)
+        with pytest.raises(EnvError, match="did not answer"):
+            envs.recv(timeout=30)
+        with pytest.raises(NoAsyncCallError):
+            envs.recv(timeout=30)
+        envs.reset()
+        assert envs.step([0] * 4)[1].tolist() == [1] * 4
+
+
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(build):
     fns = [functools.partial(CountEnv, uid=uid, fails_at=2 if uid == 2 else None) for uid in range(4)]

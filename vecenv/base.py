@@ -17,6 +17,7 @@ from vecenv.actions import read_actions, write_actions
 from vecenv.arguments import out_like, seeds_of, split_reset_mask
 from vecenv.batch import BatchArrays
 from vecenv.call_order import CallOrder
+from vecenv.errors import EnvError
 from vecenv.infos import Infos
 from vecenv.observations import ObjectBatches, batched_space
 from vecenv.settings import EnvDescription, VectorSettings
@@ -323,10 +324,9 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     def _end_step(self, timeout: float | None = None, out: Any = None) -> StepResult:
         try:
             infos = self._receive(timeout)
-        except TimeoutError:
-            raise
-        except BaseException:
-            self._whole_sent = False
+        except BaseException as error:
+            # What is not done yet stays pending; that an env raises the same class does not mean that.
+            self._whole_sent &= isinstance(error, TimeoutError) and not isinstance(error, EnvError)
             raise
         self._whole_sent = False
         self.slot = self._next_slot()
