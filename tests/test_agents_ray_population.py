@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("one_ray_cluster
 
 #: A small share of a CPU: several engines fit on the cluster at a time.
 CONFIG = ESConfig(num_pairs=3, hidden_size=8, normalise_observations=True, engine="ray", workers=2, ray_cpus=0.2)
-INLINE = dataclasses.replace(CONFIG, engine="inline", ray_cpus=1.0)
+INLINE = dataclasses.replace(CONFIG, engine="inline", workers=0, ray_cpus=1.0)
 
 
 def engine_of(es: ES) -> RayEngine:
