@@ -30,8 +30,8 @@ class ImageResizer:
     """
 
     def __init__(self, shape: tuple[int, ...], size: tuple[int, int] | None = (84, 84), grayscale: bool = True) -> None:
-        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)):
-            raise ValueError(f"images must have shape (H, W), (H, W, 1) or (H, W, 3), got {shape}")
+        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)) or min(shape) < 1:
+            raise ValueError(f"images must have shape (H, W), (H, W, 1) or (H, W, 3) and a pixel, got {shape}")
         source = (shape[0], shape[1])
         size = source if size is None else size
         if len(size) != 2 or min(size) < 1:

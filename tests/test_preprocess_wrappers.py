@@ -337,3 +337,11 @@ def test_wrappers_go_together_with_gymnasium() -> None:
 def test_wrong_arguments_are_refused_by_name(build: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
+
+
+def test_images_without_a_pixel_are_refused():
+    from vecenv.preprocess.images import ImageResizer
+
+    for shape in ((0, 5), (5, 0, 3)):
+        with pytest.raises(ValueError, match="and a pixel"):
+            ImageResizer(shape)
