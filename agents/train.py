@@ -110,7 +110,7 @@ def _train(run: TrainingRun, directory: RunDirectory, display: ProgressDisplay) 
         raise  # may be an OSError too, where an environment raised one
     except OSError as error:
         return _fail(f"{directory.path} could not be written ({error}); the files from before stay")
-    display.say(_closing_line(summary, directory))
+    display.say(_closing_line(summary, directory, run.is_resumed))
     return _exit_code(summary)
 
 
@@ -144,13 +144,13 @@ def _folder_of(checkpoint: Path) -> Path:
     return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
-def _closing_line(summary: dict[str, Any], directory: RunDirectory) -> str:
+def _closing_line(summary: dict[str, Any], directory: RunDirectory, is_resumed: bool) -> str:
     mean_return = summary["mean_return"]
     reached = "no finished episode" if mean_return is None else f"mean return {mean_return:.1f}"
     verdict = "solved" if summary["solved"] else f"stopped ({summary['stopped_by']})"
     line = (
         f"{verdict}: {reached} after {summary['env_steps']:,} env steps in {summary['seconds']:.1f} s "
-        f"({summary['steps_per_second']:,.0f} steps/s)"
+        f"({summary['steps_per_second']:,.0f} steps/s{' since it was resumed' if is_resumed else ''})"
     )
     if not summary["env_steps"]:
         return f"{line}; nothing was learnt, {directory.checkpoint} holds what it began with"

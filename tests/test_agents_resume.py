@@ -82,6 +82,7 @@ def test_two_halves_of_a_run_are_the_whole_run_bit_for_bit(words, tmp_path, caps
     code, output, errors = run(capsys, "train", words[0], "--resume", halves, "--stop-at-steps", "None")
     assert (code, errors) == (0, "")
     assert "go on in the middle of their episodes" in output
+    assert "steps/s since it was resumed)" in output  # of which the seconds before are no part
     whole, resumed = load_checkpoint(straight), load_checkpoint(halves)
     assert whole["learner"]["env_steps"] >= 2 * half
     assert same(whole["learner"], resumed["learner"])
