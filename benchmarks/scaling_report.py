@@ -27,10 +27,11 @@ machine has.
 `backend_options=dict(address="host:port")` names. Every actor hosts a share of the environments and answers a step with
 one message: its rows as arrays, which Ray puts into its object store once and the caller reads there without a copy
 (below 100 kB Ray sends them in the message itself, as it does up to 4 MiB in a cluster started for us). An actor on the
-caller's machine leaves its rows in memory that both map, and its message says only that they are there. Here they are
-sent (`share_memory=False`), since the model is about actors on other machines. `backend_options` also takes `num_cpus`,
-`num_gpus`, `memory` and `resources` of every actor, `scheduling_strategy`, `runtime_env`, `on_worker_failure` and
-`step_timeout`.
+caller's machine leaves its rows in memory that both map; where all actors run there, and steps have nothing more to
+tell, they are asked and answered through that memory and two pipes, without a message. Here rows are sent
+(`share_memory=False`), since the model is about actors on other machines. `envs.worker_machines` and `envs.worker_pids`
+say where the actors run. `backend_options` also takes `num_cpus`, `num_gpus`, `memory` and `resources` of every actor,
+`scheduling_strategy`, `runtime_env`, `on_worker_failure` and `step_timeout`.
 """
 
 _MODEL = """## The model
@@ -62,7 +63,7 @@ either one is started on this machine), and `--ray-cpus` is what Ray sets aside 
 The parameters of a generation are put into Ray's object store once; every machine fetches them once, and workers read
 them there without a copy. A process gets them over its channel. Per pair come back the key of its noise, two returns
 and two numbers of steps, 36 bytes, and where observations are normalised their mean and variance: 8 bytes per
-component, of as many pairs in turn as keep the average at 160 bytes or below.
+component, of as many pairs in turn as keep these at 160 bytes per pair on average, or below.
 
 Pairs of a worker that dies are played by others, with a warning that names it, and Ray is asked for another one.
 `--report-share 0.9` goes on once 0.9 of the pairs have reported; that changes results, so it is off by default.
