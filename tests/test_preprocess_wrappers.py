@@ -340,8 +340,6 @@ def test_wrong_arguments_are_refused_by_name(build: Any, error: type[Exception],
 
 
 def test_images_without_a_pixel_are_refused():
-    from vecenv.preprocess.images import ImageResizer
-
     for shape in ((0, 5), (5, 0, 3)):
         with pytest.raises(ValueError, match="and a pixel"):
             ImageResizer(shape)
