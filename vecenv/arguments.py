@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vecenv.errors import UnknownSetting
+
 
 def check_positive_int(name: str, value: Any) -> int:
     """Refuse what is no int (a bool is none) or below 1.
@@ -20,6 +22,16 @@ def check_positive_int(name: str, value: Any) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive int, got {value}")
     return int(value)
+
+
+def check_worker_failure(policy: Any) -> None:
+    """Refuse what is no policy for dead workers.
+
+    Raises:
+        UnknownSetting: the message lists what is one.
+    """
+    if policy not in ("raise", "restart"):
+        raise UnknownSetting(f"on_worker_failure={policy!r} does not exist; expected 'raise' or 'restart'")
 
 
 def checked_env_fns(env_fns: Iterable[Any]) -> list[Any]:

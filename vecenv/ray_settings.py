@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vecenv.arguments import check_positive_int
+from vecenv.arguments import check_positive_int, check_worker_failure
 from vecenv.errors import UnknownSetting
 
 #: Names of Ray's ways of choosing a node.
@@ -84,10 +84,7 @@ class RaySettings:
             _check_amount(f"resources[{name!r}]", amount)
         if self.address is not None and not isinstance(self.address, str):
             raise TypeError(f"address: expected 'host:port', 'auto', 'local' or None, got {self.address!r}")
-        if self.on_worker_failure not in ("raise", "restart"):
-            raise UnknownSetting(
-                f"on_worker_failure={self.on_worker_failure!r} does not exist; expected 'raise' or 'restart'"
-            )
+        check_worker_failure(self.on_worker_failure)
         if self.scheduling_strategy not in _STRATEGIES:
             raise UnknownSetting(
                 f"scheduling_strategy={self.scheduling_strategy!r} does not exist; expected one of {_STRATEGIES}"

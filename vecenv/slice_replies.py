@@ -48,7 +48,7 @@ def load_for(rows: Sequence[int], data: bytes) -> Any:
     """
     try:
         return pickle.loads(data)
-    except Exception as error:
+    except Exception as error:  # what unpickling runs is the user's
         raise SliceFailed([env_failure(row, error) for row in rows]) from error
 
 
@@ -67,7 +67,7 @@ def description_message(envs: Mapping[int, gym.Env[Any, Any]]) -> bytes:
             descriptions.append(description)
             if len(descriptions) == 1 or description.observation_spaces != descriptions[0].observation_spaces:
                 pickle.loads(dumps(description))
-        except Exception as error:
+        except Exception as error:  # spaces may be the user's own classes
             return dumps(("failed", pack_failures([env_failure(index, error)])))
     return dumps(("built", descriptions))
 
@@ -93,7 +93,7 @@ def dumps_by_row(message: tuple[Any, ...]) -> bytes:
         if isinstance(message[1], dict):
             data += np.array(list(message[1]), np.int64).tobytes() + _ROWS.pack(len(message[1]), _ROWS_FOLLOW)
         return data
-    except Exception:
+    except Exception:  # what pickling runs is the user's: which rows it fails for is told
         failures = []
         for index, value in message[1].items():
             try:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from vecenv.arguments import check_positive_int
+from vecenv.arguments import check_positive_int, check_worker_failure
 from vecenv.cores import usable_cores
-from vecenv.errors import UnknownSetting
 from vecenv.info_arena import declared_signatures
 from vecenv.pickling import dumps_function
 from vecenv.protocol import WorkerConfig
@@ -65,10 +64,7 @@ class WorkerSettings:
             check_positive_int("num_workers", result.num_workers)
         if result.max_concurrency is not None:
             _check_max_concurrency(result.max_concurrency)
-        if result.on_worker_failure not in ("raise", "restart"):
-            raise UnknownSetting(
-                f"on_worker_failure={result.on_worker_failure!r} does not exist; expected 'raise' or 'restart'"
-            )
+        check_worker_failure(result.on_worker_failure)
         limit = result.step_timeout
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not limit > 0):
             raise ValueError(f"step_timeout: expected a positive number of seconds or None, got {limit!r}")
