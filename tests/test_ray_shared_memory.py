@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -16,14 +17,17 @@ import numpy as np
 import pytest
 
 from vecenv.buffers import Layout
+from vecenv.errors import WorkerDied
 from vecenv.sync_backend import SyncVecEnv
 from vecenv.testing import CountEnv, assert_same
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'vecenv[ray]'")
 
 from vecenv.ray_backend import RayVecEnv
+from vecenv.ray_group import ActorGroup
 from vecenv.ray_shared_block import BlockAddress, create_shared_block, open_shared_block
 from vecenv.ray_shared_rows import SharedRows
+from vecenv.ray_step_runs import ASKED, RUN, TOLD, RunAddress, ServedRuns, StepRun, wait_for_answers
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -269,3 +273,112 @@ def test_without_room_a_block_is_private(monkeypatch):
     assert address is None
     assert block["numbers"].tolist() == [0, 0, 0]
     assert memory_files() == before
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Methods that actors are called for, as they are."""
+    made, call = [], ActorGroup._call
+
+    def note(group, worker, method, *arguments):
+        made.append(method)
+        return call(group, worker, method, *arguments)
+
+    monkeypatch.setattr(ActorGroup, "_call", note)
+    return made
+
+
+def counts_of(envs):
+    return envs.step([0] * envs.num_envs)[0][:, 2].tolist()
+
+
+def test_steps_in_a_run_are_no_calls_of_ray(calls):
+    fns = [functools.partial(CountEnv, uid, 100) for uid in range(3)]
+    with ray_envs(fns) as envs:
+        envs.reset(seed=0)
+        del calls[:]
+        assert [counts_of(envs)[0] for _ in range(20)] == list(range(1, 21))
+        assert calls == ["run_steps"] * 2
+        assert envs.get_attr("uid") == (0, 1, 2)  # ends the run
+        assert counts_of(envs) == [21] * 3
+    del calls[:]
+    with ray_envs(fns, share_memory=False) as envs:
+        envs.reset(seed=0)
+        assert [counts_of(envs) for _ in range(3)] == [[1] * 3, [2] * 3, [3] * 3]
+    assert calls.count("step") == 6
+    assert "run_steps" not in calls
+
+
+@pytest.mark.parametrize("told", ["not at all", "in the memory", "by the pipe too"])
+def test_a_caller_interrupted_while_it_asks_goes_on(monkeypatch, told):
+    fns = [functools.partial(CountEnv, uid, 100) for uid in range(2)]
+    ask = StepRun.ask
+
+    def interrupted(run):
+        monkeypatch.setattr(StepRun, "ask", ask)
+        if told == "in the memory":
+            run._control[ASKED] += 1
+        elif told == "by the pipe too":
+            ask(run)
+        raise KeyboardInterrupt
+
+    with ray_envs(fns) as envs:
+        envs.reset(seed=0)
+        assert counts_of(envs) == [1, 1]
+        monkeypatch.setattr(StepRun, "ask", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0])
+        first = 2 if told == "not at all" else 3
+        assert counts_of(envs) == [first, 2]  # the second worker was never asked for the interrupted step
+        assert counts_of(envs) == [first + 1, 3]
+
+
+class ForkingEnv(CountEnv):
+    """Leaves a child behind that keeps the pipes of its process open for a while; without Ray's sockets."""
+
+    def reset(self, *, seed=None, options=None):
+        if os.fork() == 0:
+            for descriptor in range(1024):
+                with contextlib.suppress(OSError):
+                    if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:"):
+                        os.close(descriptor)
+            time.sleep(6)
+            os._exit(0)
+        return super().reset(seed=seed, options=options)
+
+
+def test_an_actor_that_dies_is_told_of_though_its_pipe_stays_open():
+    with ray_envs([ForkingEnv], num_workers=1) as envs:
+        envs.reset(seed=0)
+        assert counts_of(envs) == [1]
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(WorkerDied):
+            envs.step([0])
+        assert time.monotonic() - start < 5
+
+
+def test_pipes_are_found_by_their_address_and_nothing_else_is_taken_for_them():
+    before = len(os.listdir("/proc/self/fd"))
+    control = np.zeros(TOLD + 1, np.int64)
+    served = ServedRuns(control)
+    (write, read), (one, two) = served.address.descriptors, served.address.inodes
+    for wrong in (RunAddress((write, read), (one, one)), RunAddress((write, 10**5), (one, two))):
+        assert StepRun.of(control, os.getpid(), wrong) is None
+    run = StepRun.of(control, os.getpid(), served.address)
+    served.leave_far_ends()
+    run.begin(lambda number: number)
+    run.ask()
+    assert served.next(int(control[RUN]))
+    assert not run.is_answered
+    served.answer(tells=False)
+    assert wait_for_answers({7: run}, 5.0) == ([7], False)
+    assert not run.tells
+    run.leave()
+    assert not served.next(int(control[RUN]) - 1)
+    run.begin(lambda number: number)
+    current = int(control[RUN])
+    del run
+    assert not served.next(current)  # the caller is gone
+    served._signal.close()
+    assert len(os.listdir("/proc/self/fd")) == before

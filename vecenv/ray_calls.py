@@ -105,8 +105,15 @@ class RayCalls(SendRecvVecEnv):
         self._raise_deaths()
         self._odd, self._results, self._failures = {}, {}, []
         self._replacements.start_clock()
+        in_runs = doing == "step" and self._actions_fixed and len(self._group.runs) == len(questions)
         for worker, question in enumerate(questions):
-            if worker not in self._group.deaths:
+            if worker in self._group.deaths:
+                continue
+            if in_runs:
+                self._shared[worker].put_actions(*question[1:])
+                self._pending[self._group.run_of(worker)] = worker
+                self._group.runs[worker].ask()
+            else:
                 self._pending[self._ask(worker, question)] = worker
 
     def _ask(self, worker: int, question: Question) -> Any:
@@ -120,6 +127,8 @@ class RayCalls(SendRecvVecEnv):
     def _settle(self) -> None:
         """Take in what a call that was interrupted has left, so that what is known of the envs is true again."""
         if self._pending:
+            for run in self._group.runs.values():  # which may not have been told of the step
+                run.wake()
             with contextlib.suppress(Exception):  # it was reported, or its caller has given up on it
                 self._gather(None)
             self._pending.clear()
@@ -151,7 +160,7 @@ class RayCalls(SendRecvVecEnv):
     def _gather(self, timeout: float | None) -> None:
         """Take the replies of the running call as they come, until all are there or a worker is known to be dead."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._group.deaths and self._gather_at_once(timeout):
+        if not (self._group.deaths or self._group.in_runs(self._pending)) and self._gather_at_once(timeout):
             return
         while self._pending and (self._replacements.restarts or not self._group.deaths):
             limit = self._replacements.time_left()
@@ -305,7 +314,10 @@ class RayCalls(SendRecvVecEnv):
                 continue
             shared = SharedRows.of(address, *self._planned_spaces, len(self._group.rows[worker]))
             if shared is not None:
-                self._group.fetch(worker, self._group.ask(worker, "leave_rows"), "construction", timeout)
+                pipes = self._group.fetch(worker, self._group.ask(worker, "leave_rows"), "construction", timeout)
+                run = None if pipes is None else shared.open_run(address.pid, pipes)
+                if run is not None:
+                    self._group.runs[worker] = run
                 self._shared[worker] = shared
 
     # -- calls of envs -----------------------------------------------------------------------------------------------

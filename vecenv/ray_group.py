@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -15,9 +16,12 @@ from vecenv.protocol import WorkerConfig
 from vecenv.ray_actor import HostedActor
 from vecenv.ray_cluster import NotEnoughResources, RayConnection
 from vecenv.ray_settings import RaySettings
+from vecenv.ray_step_runs import StepRun, wait_for_answers
 from vecenv.ray_worker import SliceActor
 
 _CLOSE_SECONDS = 10.0
+#: Seconds that Ray gets to tell of a death, while there is nothing else to do.
+_MOMENT = 0.01
 #: What is asked for too much, by the name of the setting that a user knows it by.
 _ADVICE_ON_SIZE = "use fewer workers, or set aside less for each with {}, which may be a fraction"
 
@@ -48,6 +52,7 @@ class ActorGroup:
         rows: see above.
         deaths: actors that ended unasked, with the error that tells of it.
         hosts: where each actor runs.
+        runs: of actors that can be asked for steps without a call each.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class ActorGroup:
         self.rows = [list(own) for own in rows]
         self.deaths: dict[int, WorkerDied] = {}
         self.hosts: list[Host] = []
+        self.runs: dict[int, StepRun] = {}
         self._settings = settings
         self._connection = connection
         self._kind = kind
@@ -148,6 +154,7 @@ class ActorGroup:
             The reference of what its `HostedActor.introduce` gives, for `introduced`.
         """
         self.deaths.pop(worker)
+        self.runs.pop(worker, None)
         self._kill(worker)
         self._actors[worker] = self._new_actor()
         return self.ask(worker, "introduce")
@@ -156,7 +163,23 @@ class ActorGroup:
 
     def ask(self, worker: int, method: str, *arguments: Any) -> Any:
         """Have an actor run one of its methods, after what it was asked before; gives the reference."""
+        if worker in self.runs:
+            self.runs[worker].leave()
+        return self._call(worker, method, *arguments)
+
+    def _call(self, worker: int, method: str, *arguments: Any) -> Any:
         return getattr(self._actors[worker], method).remote(*arguments)
+
+    def run_of(self, worker: int) -> Any:
+        """Have an actor that has a place in `runs` be in a run of steps; gives the reference of that call."""
+        return self.runs[worker].begin(lambda run: self._call(worker, "run_steps", run))
+
+    def in_runs(self, references: Mapping[Any, int]) -> bool:
+        """Whether references are those of runs, which `wait` and `fetch` take for the last step in each of them."""
+        return bool(references) and all(self._is_run(worker, reference) for reference, worker in references.items())
+
+    def _is_run(self, worker: int, reference: Any) -> bool:
+        return worker in self.runs and self.runs[worker].reference is reference
 
     def wait(self, references: Mapping[Any, int], timeout: float | None) -> list[Any]:
         """Wait until at least one of some references is ready (or its actor is dead).
@@ -170,11 +193,28 @@ class ActorGroup:
         """
         import ray
 
+        if self.in_runs(references):
+            return self._wait_for_steps(references, timeout)
         ready, waiting = ray.wait(list(references), timeout=timeout)
         if ready and waiting:
             more, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
             ready += more
         return list(ready)
+
+    def _wait_for_steps(self, references: Mapping[Any, int], timeout: float | None) -> list[Any]:
+        """As `wait`, for steps in runs."""
+        import ray
+
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        runs = {worker: self.runs[worker] for worker in references.values()}
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            answered, look = wait_for_answers(runs, left)
+            ready = [reference for reference, worker in references.items() if worker in answered]
+            if look and not ready:  # a call that is finished, though not for an answer, tells of a death
+                ready, _ = ray.wait(list(references), timeout=min(left, _MOMENT))
+            if ready or not left:
+                return ready
 
     def fetch_all(self, references: Sequence[Any], timeout: float) -> list[Any] | None:
         """What references stand for, at the cost of one request; None: something is not there in time, or is amiss."""
@@ -200,8 +240,16 @@ class ActorGroup:
         """
         import ray
 
+        run = self.runs[worker] if self._is_run(worker, reference) else None
+        if run is not None:
+            if run.is_answered and not run.tells:
+                return b""
+            run.leave()
         try:
-            return ray.get(reference, timeout=timeout)
+            result = ray.get(reference, timeout=timeout)
+            if run is None or run.is_answered:
+                return result
+            self.note_death(worker, doing)  # an env has closed the descriptors of its process
         except ray.exceptions.GetTimeoutError:
             self.note_death(worker, f"{doing} (longer than step_timeout)")
         except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError):
@@ -253,6 +301,7 @@ class ActorGroup:
                 for worker in range(len(self._actors)):
                     self._kill(worker)
                 self._actors = []
+            self.runs.clear()
         finally:
             self._connection.release()
         return raised

@@ -13,7 +13,8 @@ from vecenv.buffers import Block
 from vecenv.infos import Signature
 from vecenv.protocol import column_arrays
 from vecenv.ray_shared_block import BlockAddress, open_shared_block
-from vecenv.ray_worker import SLOT, WIDE, SliceReply, read_row_fields
+from vecenv.ray_step_runs import SLOT, WIDE, RunAddress, StepRun
+from vecenv.ray_worker import SliceReply, read_row_fields
 from vecenv.spaces import copy_arrays, map_arrays
 
 
@@ -47,6 +48,10 @@ class SharedRows:
         """Those of an actor that has told its address; None: rows have to travel. Other arguments as above."""
         block = None if address is None else open_shared_block(address)
         return None if block is None else cls(block, *arguments)
+
+    def open_run(self, pid: int, address: RunAddress) -> StepRun | None:
+        """The caller's side of the actor's runs of steps; None: its pipes cannot be opened, it is asked each time."""
+        return StepRun.of(self._control, pid, address)
 
     def put_actions(self, actions: Any, wide: bool) -> None:
         """Write the actions of the next step where the actor reads them; arguments as of `SliceActor.step`."""

@@ -28,6 +28,7 @@ from vecenv.pickling import dumps
 from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_actor import HostedActor
 from vecenv.ray_shared_block import BlockAddress, create_shared_block
+from vecenv.ray_step_runs import SLOT, TOLD, WIDE, RunAddress, ServedRuns
 from vecenv.slice_replies import description_message, dumps_by_row, load_envs
 from vecenv.spaces import copy_arrays, map_arrays
 
@@ -39,8 +40,6 @@ ROW_FIELDS = tuple(
     for field in fields(BatchArrays)
     if field.name not in ("observations", "final_observations", "actions", "started")
 )
-#: Places in the array ``control`` of an actor's block: slot of the newest observations; whether actions are wide.
-SLOT, WIDE = 0, 1
 _SLOTS = 2
 
 
@@ -132,7 +131,7 @@ class SliceActor(HostedActor):
         layout = Layout()
         plan_batch(layout, *spaces, count, _SLOTS)
         layout.add("info_arena", (count * ARENA_BYTES_PER_ENV,), np.uint8)
-        layout.add("control", (2,), np.int64)
+        layout.add("control", (TOLD + 1,), np.int64)
         block, address = create_shared_block(layout)
         self._arrays, self._control = batch_arrays(block, *spaces), block["control"]
         self._action_space = plan.action_space
@@ -145,9 +144,14 @@ class SliceActor(HostedActor):
             copy_arrays(map_arrays(self._arrays.observations, lambda array: array[self._slot]), plan.observations)
         return address
 
-    def leave_rows(self) -> None:
-        """From now on rows are not sent: the caller has found the memory that they lie in."""
+    def leave_rows(self) -> RunAddress | None:
+        """From now on rows are not sent: the caller has found their memory. Gives what it needs for `run_steps`."""
         self._rows_stay = True
+        try:
+            self._runs = ServedRuns(self._control)
+        except OSError:  # no descriptors are left
+            return None
+        return self._runs.address
 
     # -- steps and resets --------------------------------------------------------------------------------------------
 
@@ -165,6 +169,20 @@ class SliceActor(HostedActor):
     def step_from_memory(self) -> SliceReply | bytes:
         """As `step`, with the actions that the caller has written into the memory. No argument is a cheaper message."""
         return self.step(self._arrays.actions, bool(self._control[WIDE]))
+
+    def run_steps(self, run: int) -> bytes:
+        """As `step_from_memory`, time and again, see `vecenv.ray_step_runs`; gives the reply that ends the run."""
+        self._runs.leave_far_ends()
+        while self._runs.next(run):
+            reply: SliceReply | bytes = b"?"
+            try:
+                reply = self.step_from_memory()
+            finally:
+                self._runs.answer(tells=bool(reply))
+            if reply:
+                assert isinstance(reply, bytes)
+                return reply
+        return b""
 
     def step_rows(self, rows: list[int], actions: Any, wide: bool) -> SliceReply | bytes:
         """Step some rows alone; the others keep what they have."""
