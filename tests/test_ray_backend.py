@@ -604,3 +604,21 @@ def test_failed_construction_leaves_no_actor():
     while ray.available_resources().get("CPU", 0) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert ray.available_resources()["CPU"] == 2
+
+
+def test_an_interrupt_waits_until_the_connection_is_made(monkeypatch):
+    """Half-way it has ended the interpreter by SIGSEGV."""
+    import ray
+
+    done, before = [], signal.getsignal(signal.SIGINT)
+
+    def init(**settings):
+        signal.raise_signal(signal.SIGINT)
+        done.append(settings["address"])
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(KeyboardInterrupt):
+        ray_cluster._connect("local", None, 5.0, 1)
+    assert done == ["local"]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 
 
@@ -21,6 +22,23 @@ def interrupts_held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def interrupts_afterwards() -> Iterator[None]:
+    """Have a Ctrl-C wait for the end of what must not be left half-way, whichever thread the signal comes to."""
+    if threading.current_thread() is not threading.main_thread():  # interrupts are none of its business
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        with interrupts_held_back():
+            yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def leave_interrupts_to_the_user() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
+
+from vecenv.interrupts import leave_interrupts_to_the_user
 
 
 class HostedActor:
@@ -12,7 +13,7 @@ class HostedActor:
 
     def __init__(self) -> None:
         with contextlib.suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            leave_interrupts_to_the_user()
 
     def introduce(self) -> tuple[int, str, str]:
         """Process id, host name and version of this package where the actor runs."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from vecenv.cores import usable_cores
 from vecenv.errors import MissingExtra, WorkersUnavailable
+from vecenv.interrupts import interrupts_afterwards
 
 #: What a cluster of our own is told by the environment: report nothing, loopback only, leave GPU variables alone, let
 #: actors have the cores as worker processes have them (by default Ray makes them give way to everything else), and send
@@ -156,7 +157,8 @@ def _connect(address: str, object_store_memory: int | None, timeout: float, num_
         import ray
 
         try:
-            ray.init(address=address, **settings)
+            with interrupts_afterwards():  # a connection made half-way ends the interpreter by SIGSEGV
+                ray.init(address=address, **settings)
         except (Exception, SystemExit) as error:  # Ray exits where it gives up on an address
             what = "start a Ray cluster on this machine" if address == "local" else f"join the Ray cluster {address!r}"
             raise RayUnreachable(f"cannot {what}: {error}") from error
