@@ -37,6 +37,9 @@ class Anything(gym.Env):
         self.observation_space.seed(self.np_random_seed)
         return self.observation_space.sample(), {}
 
+    def step(self, action):
+        return np.asarray(self.observation_space.sample()), 0.0, False, False, {}
+
 
 class Force(gym.Env):
     """Rewards with the force that it was given: one number, as Pendulum's."""
@@ -156,6 +159,22 @@ def test_spaces_that_gymnasium_holds_in_shared_memory_are_not_refused(space):
         observations = envs.reset(seed=1)[0]
         assert observations in envs.observation_space
         assert_same(observations, same.reset(seed=1)[0])
+
+
+@pytest.mark.parametrize("build", [SyncVecEnv, SubprocVecEnv])
+def test_scalar_observations_as_objects(build):
+    with build([lambda: Anything(gym.spaces.Box(-1.0, 1.0, (), np.float64))] * 2, shared_memory=False) as envs:
+        envs.reset(seed=1)
+        observations = envs.step([0, 0])[0]
+        assert observations.shape == (2,)
+        assert observations.dtype == np.float64
+
+
+def test_call_async_passes_every_keyword_on():
+    """The word `name` is the environment's too."""
+    with SubprocVecEnv(COUNTS) as envs:
+        envs.call_async("has_wrapper_attr", name="length")
+        assert envs.call_wait(timeout=60) == (True, True, True)
 
 
 @pytest.mark.parametrize("build", [SyncVecEnv, SubprocVecEnv])

@@ -85,7 +85,8 @@ class SliceStepper:
                 for slot in range(slots)
             ]
         self._plain = isinstance(observation_space, _PLAIN_SPACES)
-        self._row_shape = self._slots[0].shape[1:] if self._plain else ()
+        # None, where there are no rows: the dtype None would equal that of float64
+        self._row_shape = self._slots[0].shape[1:] if self._plain else None
         arrays.started[self.own] = time.monotonic()
 
     def _take_in(self, row: int, env: gym.Env[Any, Any], pending: bool) -> None:

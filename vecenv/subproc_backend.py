@@ -228,7 +228,7 @@ class SubprocVecEnv(WorkerRows):
         self._check_out(out)
         return self._end_step(timeout, out)
 
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Start a call; `call_wait` gives its results. Arguments as for `call`.
 
         Raises:
