@@ -18,6 +18,9 @@ import numpy as np
 import pytest
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, fork_server
+from vecenv.channel import framed
+from vecenv.pickling import dumps
+from vecenv.protocol import RESET_ROW
 from vecenv.testing import CountEnv, assert_same
 
 BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2)]
@@ -309,6 +312,25 @@ def test_arguments_that_cannot_be_sent_are_named():
             with pytest.raises(TypeError, match=f"^{what}: cannot be sent"):
                 call(threading.Lock())
         assert envs.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_worker_is_closed_while_a_row_waits_for_its_words(together):
+    """The message was taken for one of many, or lay in the channel behind another; `close` then took ten seconds."""
+    envs = SubprocVecEnv(count_fns(2), num_workers=1, batch_size=1)
+    channel, control = envs._group._channels[0], envs._control
+    control.kinds[0], control.requested[0] = RESET_ROW, 1
+    control.row_requests[0] += 1
+    envs._group.wake(0)
+    time.sleep(0.2)  # it waits for the words of the reset
+    if together:
+        words = [framed(dumps(("row_resets", {0: (None, None)}))), framed(dumps(("close",)))]
+        channel._socket.sendall(b"".join(words))
+        channel.send_now = lambda data: None
+    start = time.monotonic()
+    envs.close()
+    assert time.monotonic() - start < 6
+    assert envs.processes[0].exitcode == 0
 
 
 SCRIPT = """

@@ -57,7 +57,7 @@ def worker_main(descriptors: Sequence[int]) -> None:
         if worker.build():
             worker.run()
     except (EOFError, ConnectionError):
-        pass  # the user's process has let go of the channel
+        pass  # the user's process has let go of the channel, or said that it is about to
 
 
 def _close_all(channel: Channel, descriptors: list[int]) -> None:
@@ -149,7 +149,7 @@ class _Worker:
                 if not self._serve_block():
                     return
                 continue
-            ready = [descriptor for descriptor, _ in poller.poll()]
+            ready = [channel_fd] if self._channel.has_message() else [descriptor for descriptor, _ in poller.poll()]
             wait.slept()
             if channel_fd in ready and not self._serve_messages():
                 return
@@ -188,6 +188,11 @@ class _Worker:
             if not self._channel.has_message():
                 return True
         return False
+
+    def _serve_next(self) -> None:
+        """Wait for one message and carry it out; those that came with it stay in the channel, untold by the poller."""
+        if not self._serve(*self._channel.receive()):
+            raise EOFError("told to close while it waited for something else")
 
     def _serve(self, word: str, *value: Any) -> bool:
         """Carry out one message; False: it was the last."""
@@ -325,7 +330,7 @@ class _Worker:
         try:
             if control.kinds[row] == RESET_ROW:
                 while row not in self._row_resets:  # its words are on the way
-                    self._serve(*self._channel.receive())
+                    self._serve_next()
                 seed, options = self._row_resets.pop(row)
                 given = None if options is None else load_for([row], options)
                 self._slice.reset(slot, [row], [seed], given)
@@ -351,7 +356,7 @@ class _Worker:
     def _row_action(self, row: int) -> Any:
         if self._action_space is None:
             while row not in self._row_actions:  # it is on the way
-                self._serve(*self._channel.receive())
+                self._serve_next()
             return self._row_actions.pop(row)
         wide = bool(self._control.wide_rows[row])
         actions = self._arrays.actions
