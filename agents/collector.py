@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from vecenv import VecEnv, true_next_obs
-from vecenv.errors import UnknownSetting
 
 from .actions import EnvActions
+from .env_checks import require_autoreset
 from .inference import BatchedPolicy
 from .learner import CollectionInterrupted, Episode, finished_episodes
 from .rollout_buffer import RolloutBuffer
@@ -39,9 +39,7 @@ class RolloutCollector:
             UnknownSetting: when the env does not reset by itself.
             ValueError: another number of slots.
         """
-        self.autoreset_mode = AutoresetMode(envs.metadata["autoreset_mode"])
-        if self.autoreset_mode is AutoresetMode.DISABLED:
-            raise UnknownSetting("collecting needs autoreset_mode NextStep or SameStep, got Disabled")
+        self.autoreset_mode = require_autoreset(envs)
         self.envs = envs
         self.policy = policy
         num_slots = envs.observation_slots.shape[0]

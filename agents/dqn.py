@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from vecenv import AutoresetMode, VecEnv
+from vecenv import VecEnv
 
 from .config import Precision
 from .dqn_config import DQN_PRESETS, DQNConfig
 from .dqn_player import ReplayPlayer
 from .dqn_staging import new_array
 from .dqn_update import QLearning
+from .env_checks import require_autoreset, require_number, require_statistics
 from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Algorithm, CollectionInterrupted, Episode, UpdateReport
 from .prioritized_replay import Priorities
@@ -58,7 +59,8 @@ class DQN:
 
         Raises:
             NotImplementedError: spaces that DQN cannot act in or read.
-            UnknownSetting: the replay does not fit the environments, or not into memory.
+            UnknownSetting: the replay does not fit the environments, or not into memory; envs was made with other
+                settings.
             ValueError: the network does not fit the observations.
         """
         self.envs, self.config = envs, config
@@ -92,7 +94,9 @@ class DQN:
 
             self.actors = ActorPool(envs, config, self.replay, seed)
         else:
-            mode = AutoresetMode(envs.metadata["autoreset_mode"])
+            require_number(envs, config.num_envs)
+            require_statistics(envs)
+            mode = require_autoreset(envs)
             writer = ReplayWriter(self.replay.memory, 0, envs.num_envs, mode)
             head = EpsilonGreedy()
             self.player = ReplayPlayer(envs, self._policy(head), head, writer)

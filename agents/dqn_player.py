@@ -9,10 +9,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from vecenv import VecEnv
-from vecenv.errors import UnknownSetting
 from vecenv.send_recv import SendRecvVecEnv
 
 from .actions import EnvActions
+from .env_checks import require_autoreset
 from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Episode, finished_episodes
 from .replay_writer import ReplayWriter
@@ -47,9 +47,7 @@ class ReplayPlayer:
         Raises:
             UnknownSetting: the env does not reset by itself.
         """
-        self._mode = AutoresetMode(envs.metadata["autoreset_mode"])
-        if self._mode is AutoresetMode.DISABLED:
-            raise UnknownSetting("collecting needs autoreset_mode NextStep or SameStep, got Disabled")
+        self._mode = require_autoreset(envs)
         self.envs, self.policy, self.head, self.writer = envs, policy, head, writer
         self.is_filler = np.zeros(envs.num_envs, np.bool_)
         self._env_actions = EnvActions(envs.single_action_space)

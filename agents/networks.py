@@ -29,6 +29,17 @@ def initialise_orthogonal(layer: nn.Module, gain: float = math.sqrt(2.0)) -> nn.
     return layer
 
 
+def flat_size(observation_shape: Sequence[int]) -> int:
+    """How many numbers an observation has, for networks that take them as one vector.
+
+    Raises:
+        ValueError: observations without an axis.
+    """
+    if not observation_shape:
+        raise ValueError("observations are single numbers without an axis; networks need at least shape (1,)")
+    return math.prod(observation_shape)
+
+
 class MLPTrunk(nn.Module):
     """Two tanh layers over a flat vector: float [B, *shape] -> float [B, hidden_size]."""
 
@@ -38,7 +49,7 @@ class MLPTrunk(nn.Module):
         self.num_features = hidden_size
         self.layers = nn.Sequential(
             nn.Flatten(),
-            initialise_orthogonal(nn.Linear(math.prod(observation_shape), hidden_size)),
+            initialise_orthogonal(nn.Linear(flat_size(observation_shape), hidden_size)),
             nn.Tanh(),
             initialise_orthogonal(nn.Linear(hidden_size, hidden_size)),
             nn.Tanh(),

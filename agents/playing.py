@@ -10,6 +10,7 @@ import numpy as np
 from vecenv import VecEnv
 
 from .actions import EnvActions
+from .env_checks import require_autoreset, require_statistics
 from .inference import BatchedPolicy
 from .learner import Episode, finished_episodes
 
@@ -30,7 +31,13 @@ class EpisodePlayer:
     """A policy in a vector env, step by step."""
 
     def __init__(self, envs: VecEnv, policy: BatchedPolicy, seed: int | None) -> None:
-        """Start episodes in ``envs``, made with ``statistics=True``."""
+        """Start episodes in ``envs``, made with ``statistics=True``.
+
+        Raises:
+            UnknownSetting: it was not, or does not reset by itself.
+        """
+        require_autoreset(envs)
+        require_statistics(envs)
         self._envs = envs
         self._policy = policy
         self._to_env = EnvActions(envs.single_action_space)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vecenv import VecEnv
 
 from .actions import EnvActions
+from .env_checks import require_autoreset
 from .es_config import ESConfig
 from .inference import BatchedPolicy
 from .learner import CollectionInterrupted
@@ -92,8 +93,10 @@ class PopulationEvaluator:
 
         Raises:
             NotImplementedError: for spaces that have no network or action head.
+            UnknownSetting: the env does not reset by itself.
             ValueError: for an odd number of environments, or a network that does not fit the observations.
         """
+        require_autoreset(envs)
         if envs.num_envs % 2:
             raise ValueError(f"a population is played in pairs: envs needs an even num_envs, got {envs.num_envs}")
         self.envs = envs

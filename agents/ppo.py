@@ -15,6 +15,7 @@ from vecenv.errors import UnknownSetting, VecEnvError
 from .collector import RolloutCollector
 from .config import PPO_PRESETS, PPOConfig, Precision
 from .distributed import ALONE, OwnRows, World
+from .env_checks import require_number, require_statistics
 from .inference import ACTION_HEADS, ActionHead, BatchedPolicy
 from .learner import Algorithm, CollectionInterrupted, Episode, UpdateReport
 from .networks import CNNTrunk, build_actor_critic
@@ -84,7 +85,7 @@ class PPO:
             world: the ranks that learn together; building, resetting and saving are exchanges of all of them.
 
         Raises:
-            UnknownSetting: a minibatch has fewer rows than there are ranks.
+            UnknownSetting: a minibatch has fewer rows than there are ranks, or envs was made with other settings.
             NotImplementedError: for spaces that have no network or action head.
             ValueError: when the network does not fit the observations, or the env does not fit the settings.
         """
@@ -93,6 +94,8 @@ class PPO:
                 f"minibatch_size counts the rows of all ranks together: {config.minibatch_size} is fewer than the "
                 f"{world.size} ranks"
             )
+        require_number(envs, config.num_envs)
+        require_statistics(envs)
         self.envs = envs
         self.config = config
         self._world = world

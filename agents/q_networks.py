@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .dqn_config import DQNConfig
-from .networks import CNNTrunk, convolutions_for, torch_seeded
+from .networks import CNNTrunk, convolutions_for, flat_size, torch_seeded
 
 INITIAL_NOISE = 0.5
 """sigma_0 of Fortunato et al. (2018): scale of the noise at the start, before division by the root of the inputs."""
@@ -189,6 +189,6 @@ def build_q_network(
 def _build_trunk(space: gymnasium.spaces.Box, config: DQNConfig) -> CNNTrunk | ReLUTrunk:
     streams = 2 if config.dueling else 1
     if config.network == "mlp":
-        return ReLUTrunk(math.prod(space.shape), config.hidden_size, streams * config.hidden_size)
+        return ReLUTrunk(flat_size(space.shape), config.hidden_size, streams * config.hidden_size)
     convolutions, num_features = convolutions_for(space, config.network)
     return CNNTrunk(space.shape, convolutions, streams * num_features)

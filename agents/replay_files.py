@@ -88,5 +88,5 @@ def _parts(memory: ReplayMemory, written: NDArray[np.int64]) -> Iterator[tuple[i
     layout = memory.spec.layout()
     for name, array in memory.arrays.items():
         for stream, count in enumerate(np.minimum(written, memory.spec.num_slots).tolist()):
-            if count:
+            if count and array.size:  # observations may hold no number at all
                 yield layout.arrays[name].offset + stream * array[stream].nbytes, array[stream, :count]

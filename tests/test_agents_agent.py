@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import warnings
 
 import gymnasium
 import numpy as np
@@ -13,6 +15,8 @@ from vecenv.agents import train
 from vecenv.agents.agent import Agent
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint
 from vecenv.agents.config import PPOConfig, RunConfig
+from vecenv.agents.dqn_config import DQNConfig
+from vecenv.agents.es_config import ESConfig
 from vecenv.errors import UnknownSetting
 
 SETTINGS = PPOConfig(num_envs=2, num_steps=16, total_steps=400)
@@ -82,3 +86,77 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         Agent.load(tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+SMALL = {
+    "ppo": PPOConfig(num_envs=2, num_steps=8, total_steps=40),
+    "dqn": DQNConfig(num_envs=2, total_steps=40, learning_starts=20, minibatch_size=4, replay_capacity=500),
+    "es": ESConfig(num_pairs=1, total_steps=40, hidden_size=2),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "made_with", "named"),
+    [
+        ("ppo", {"statistics": False}, "make envs with statistics=True"),
+        ("dqn", {"statistics": False}, "make envs with statistics=True"),
+        ("ppo", {"num_envs": 4}, "num_envs is 2, but envs has 4 environments"),
+        ("dqn", {"num_envs": 4}, "num_envs is 2, but envs has 4 environments"),
+        ("dqn", {"num_envs": 1}, "num_envs is 2, but envs has 1 environments"),
+        ("ppo", {"autoreset_mode": "Disabled"}, "agents need autoreset_mode NextStep or SameStep"),
+        ("dqn", {"autoreset_mode": "Disabled"}, "agents need autoreset_mode NextStep or SameStep"),
+        ("es", {"autoreset_mode": "Disabled"}, "agents need autoreset_mode NextStep or SameStep"),
+    ],
+)
+def test_envs_that_were_made_otherwise_are_refused(name, made_with, named, tmp_path):
+    agent = Agent(RunConfig("CartPole-v1", algorithm=name, settings=SMALL[name]))
+    with (
+        vecenv.make_vec("CartPole-v1", backend="sync", **{**agent.env_settings(), **made_with}) as envs,
+        pytest.raises(UnknownSetting, match=named),
+    ):
+        agent.train(envs, run_dir=tmp_path)
+
+
+def test_playing_never_waits_for_episodes_that_nobody_tells_of(tmp_path):
+    agent = Agent(RunConfig("CartPole-v1", algorithm="es", settings=SMALL["es"]))
+    agent.train(run_dir=tmp_path)
+    for made_with in ({}, {"statistics": True, "autoreset_mode": "Disabled"}):
+        with (
+            vecenv.make_vec("CartPole-v1", 2, backend="sync", **made_with) as envs,
+            pytest.raises(UnknownSetting, match="agents "),
+        ):
+            agent.evaluate(envs, episodes=2)
+
+
+class Sized(gymnasium.Env):
+    """Episodes of three steps; observations of one shape."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, shape):
+        self.observation_space = gymnasium.spaces.Box(-1, 1, shape)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(self.observation_space.shape, np.float32), 1.0, self.steps == 3, False, {}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_observations_without_an_axis_are_refused_and_those_without_numbers_are_learnt_from(name, tmp_path):
+    agent = Agent(RunConfig("none", algorithm=name, settings=SMALL[name]))
+    with (
+        vecenv.make_vec(functools.partial(Sized, ()), backend="sync", **agent.env_settings()) as envs,
+        pytest.raises(ValueError, match="observations are single numbers without an axis"),
+    ):
+        agent.train(envs, run_dir=tmp_path)
+    with (
+        warnings.catch_warnings(),
+        vecenv.make_vec(functools.partial(Sized, (0,)), backend="sync", **agent.env_settings()) as envs,
+    ):
+        warnings.simplefilter("ignore")  # torch's, about initial weights of nothing
+        assert agent.train(envs, run_dir=tmp_path)["mean_return"] == 3.0

@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite_is_an_error():
 
 
 def test_slots_that_do_not_fit_are_refused():
-    envs = vecenv.make_vec(CorridorEnv, 2, "sync", copy=False, slots=3)
+    envs = vecenv.make_vec(CorridorEnv, CONFIG.num_envs, "sync", copy=False, slots=3, statistics=True)
     with pytest.raises(ValueError, match="17 observation slots, got 3"):
         PPO(envs, CONFIG)
 
