@@ -415,6 +415,23 @@ def test_processes_end_without_close(ending: str, batch_size: int) -> None:
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
+def test_an_interrupt_while_another_pool_is_built_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with make_pool("CartPole-v1", 2) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 1])
+        with monkeypatch.context() as patch:
+            patch.setattr("envpool.make", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                envs.reset(seed=1)
+        with pytest.raises(gym.error.ResetNeeded):
+            envs.step([0, 1])
+        envs.reset()
+        envs.step([0, 1])
+
+
 def test_an_interrupted_reset_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the pool's sending and receiving: what it still holds must not become the result of a later step."""
     with make_pool("CartPole-v1", 2, seed=0) as envs, make_pool("CartPole-v1", 2, seed=5) as fresh:

@@ -127,6 +127,7 @@ class EnvPoolVecEnv(NativeVecEnv):
     def _build_pool(self, seeds: list[int]) -> None:
         import envpool
 
+        self._started = False  # and so it stays if a Ctrl-C comes before the reset that follows
         self._pool = None  # the one before lets go of its envs first
         keywords = dict(self._arguments)
         if self._task.render_mode is not None:
