@@ -574,25 +574,27 @@ def test_constructors_that_return_no_env(build):
         build([CountEnv, lambda: None])
 
 
-def test_modules_that_only_this_process_has(tmp_path):
+@pytest.mark.parametrize("name", ["hidden_env", "hidden_package.env"])
+def test_modules_that_only_this_process_has(tmp_path, monkeypatch, name):
     import importlib.util
     import sys
+    from types import ModuleType
 
-    path = tmp_path / "hidden_env.py"
+    package = ModuleType("hidden_package")
+    package.__path__ = [str(tmp_path)]  # as a test runner leaves it: in sys.modules, not to be found on sys.path
+    monkeypatch.setitem(sys.modules, "hidden_package", package)
+    path = tmp_path / f"{name.rpartition('.')[2]}.py"
     path.write_text(
         "from vecenv.testing import CountEnv\nNUMBER = 7\n"
         "class Env(CountEnv):\n    def number(self):\n        return NUMBER\n"
     )
-    spec = importlib.util.spec_from_file_location("hidden_env", path)
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["hidden_env"] = module
-    try:
-        spec.loader.exec_module(module)
-        for context in ("forkserver", "spawn"):
-            with SubprocVecEnv([module.Env], context=context) as envs:
-                assert envs.call("number") == (7,)
-    finally:
-        del sys.modules["hidden_env"]
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    for context in ("forkserver", "spawn"):
+        with SubprocVecEnv([module.Env], context=context) as envs:
+            assert envs.call("number") == (7,)
 
 
 class StubbornError(Exception):

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import sysconfig
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import cloudpickle
@@ -69,18 +70,24 @@ def _only_here(module: Any) -> bool:
         return False
     if name.partition(".")[0] == "vecenv" or any(file.startswith(folder) for folder in _installed_folders()):
         return False
+    spec = _found_anew(name)
+    return spec is None or bool(spec.origin and os.path.realpath(spec.origin) != os.path.realpath(file))
+
+
+def _found_anew(name: str) -> ModuleSpec | None:
+    """What a fresh import of a module would find, where it would find its package too."""
     parent, _, _ = name.rpartition(".")
     path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
-    if parent and path is None:
-        return True
+    if parent and (path is None or _found_anew(parent) is None):
+        return None
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, path)
         except Exception:  # a finder of the user's, or none that can be asked
             spec = None
         if spec is not None:
-            return bool(spec.origin and os.path.realpath(spec.origin) != os.path.realpath(file))
-    return True
+            return spec
+    return None
 
 
 @functools.cache

@@ -1,0 +1,57 @@
+"""Messages to workers: only those concerned get one, and one that comes between fast steps is taken at once."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import data_equivalence
+
+from vecenv import SubprocVecEnv, SyncVecEnv
+from vecenv.testing import CountEnv
+
+FNS = [functools.partial(CountEnv, uid=uid, length=20) for uid in range(4)]
+
+
+def sent(envs):
+    return envs._control.messages_sent.tolist()
+
+
+@pytest.mark.parametrize("settings", [{}, {"copy": False}, {"shared_memory": False}])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_masked_reset_leaves_workers_alone_that_it_does_not_concern(mode, settings):
+    ours = SubprocVecEnv(FNS, num_workers=2, autoreset_mode=mode, **settings)
+    with ours, SyncVecEnv(FNS, autoreset_mode=mode) as reference:
+        assert data_equivalence(ours.reset(seed=3), reference.reset(seed=3))
+        for number, mask in enumerate([[True, False, False, False], [False, False, True, True], [True] * 4]):
+            for _ in range(3):
+                assert data_equivalence(ours.step([0] * 4), reference.step([0] * 4))
+            before, concerned = sent(ours), [any(mask[:2]), any(mask[2:])]
+            options = {"reset_mask": np.array(mask), "number": number}
+            assert data_equivalence(ours.reset(options=options), reference.reset(options=options))
+            assert [now - then for now, then in zip(sent(ours), before, strict=True)] == concerned
+
+
+def test_a_worker_that_died_idle_is_replaced_by_a_reset_that_does_not_concern_it():
+    with SubprocVecEnv(FNS, num_workers=2, on_worker_failure="restart") as envs:
+        envs.reset(seed=0)
+        last = envs.step([0] * 4)[0]
+        envs.processes[1].kill()
+        envs.processes[1].join(10)
+        observations, _ = envs.reset(seed=5, options={"reset_mask": np.array([True, False, False, False])})
+        np.testing.assert_array_equal(observations[1:], last[1:])
+        truncations, infos = envs.step([0] * 4)[3:]
+        if not truncations.any():  # the reset was over before the death was heard of
+            truncations, infos = envs.step([0] * 4)[3:]
+        assert truncations.tolist() == infos["worker_restarted"].tolist() == [False, False, True, True]
+
+
+def test_calls_between_fast_steps_are_answered_in_order():
+    with SubprocVecEnv(FNS, num_workers=2, autoreset_mode="SameStep") as envs:
+        envs.reset(seed=0)
+        for number in range(50):
+            for _ in range(3):
+                envs.step([0] * 4)
+            envs.set_attr("mark", [(number, row) for row in range(4)])
+            assert envs.get_attr("mark") == tuple((number, row) for row in range(4))
