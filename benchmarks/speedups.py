@@ -1,4 +1,4 @@
-"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, rung by rung, beside the figures of their documents.
+"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, beside the figures of the accounts they come from.
 
 The documents are the written accounts that the ladders come from; `vecenv.benchmarks.ladder` tells which.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -196,9 +198,13 @@ def test_options_of_reset(env_id, options):
         np.testing.assert_array_equal(observations[row], plain.reset(seed=8 + row, options=options)[0])
     again, _ = envs.reset(seed=8)  # options are for one reset
     np.testing.assert_array_equal(again[0], plain.reset(seed=8)[0])
-    wrong = {"x_init": "far"} if env_id == "Pendulum-v1" else {"low": 1.0, "high": -1.0}
-    with pytest.raises(ValueError, match="options"):
-        envs.reset(options=wrong)
+    if env_id == "Pendulum-v1":
+        wrong = [{"x_init": value} for value in ("far", math.nan, math.inf, -1.0)]
+    else:
+        wrong = [{"low": 1.0, "high": -1.0}, {"low": math.nan}, {"high": math.inf}]
+    for options in wrong:
+        with pytest.raises(ValueError, match="options"):
+            envs.reset(options=options)
 
 
 # -- what the envs are made of ----------------------------------------------------------------------------------------

@@ -354,6 +354,53 @@ def test_exceptions_of_envs_come_with_index_and_traceback():
             envs.call("no_such_method")
 
 
+class LoadsOnlyIn:
+    """Can be pickled anywhere and loaded only in one process."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def __reduce__(self):
+        return (_refuse_elsewhere, (self.pid,))
+
+
+def _refuse_elsewhere(pid):
+    if os.getpid() != pid:
+        raise ValueError("loaded elsewhere")
+    return "loaded"
+
+
+class SecretiveEnv(CountEnv):
+    """Gives, at the second step, an info that only its own process can load."""
+
+    def step(self, action):
+        observation, *rest, info = super().step(action)
+        if self.uid == 1 and self.time == 2:
+            info["secret"] = LoadsOnlyIn(os.getpid())
+        return observation, *rest, info
+
+
+def test_what_one_side_cannot_load_is_the_failure_of_envs():
+    with ray_envs([functools.partial(SecretiveEnv, uid) for uid in range(4)]) as envs:
+        envs.reset()
+        envs.step([0] * 4)
+        with pytest.raises(EnvError, match="loaded elsewhere") as caught:
+            envs.step([0] * 4)
+        assert [failure.env_index for failure in caught.value.failures] == [1]
+        envs.reset()
+        value = LoadsOnlyIn(os.getpid())
+        for ask in (
+            lambda: envs.set_attr("level", value),
+            lambda: envs.call("set_wrapper_attr", "level", value),
+            lambda: envs.reset(options={"level": value}),
+        ):
+            with pytest.raises(EnvError, match="loaded elsewhere"):
+                ask()
+        with pytest.raises(TypeError, match="options: cannot be sent"):
+            envs.reset(options={"lock": threading.Lock()})
+        assert len(envs.reset()[0]) == len(envs.step([0] * 4)[0]) == 4
+
+
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 

@@ -27,13 +27,21 @@ def low_and_high(low: float, high: float) -> Callable[[Mapping[str, Any]], tuple
 
     def read(options: Mapping[str, Any]) -> tuple[float, ...]:
         bounds = _number("low", options.get("low", low)), _number("high", options.get("high", high))
-        if bounds[0] > bounds[1]:
-            raise ValueError(f"options: expected low <= high, got low={bounds[0]}, high={bounds[1]}")
+        if not -math.inf < bounds[0] <= bounds[1] < math.inf:
+            raise ValueError(f"options: expected finite low <= high, got low={bounds[0]}, high={bounds[1]}")
         return bounds
 
     return read
 
 
 def largest_angle_and_speed(options: Mapping[str, Any]) -> tuple[float, ...]:
-    """``options["x_init"]`` and ``options["y_init"]`` of the pendulum."""
-    return _number("x_init", options.get("x_init", math.pi)), _number("y_init", options.get("y_init", 1.0))
+    """``options["x_init"]`` and ``options["y_init"]`` of the pendulum: start states lie between minus these and these.
+
+    Raises:
+        ValueError: one is no number, or no range.
+    """
+    largest = _number("x_init", options.get("x_init", math.pi)), _number("y_init", options.get("y_init", 1.0))
+    for name, value in zip(("x_init", "y_init"), largest, strict=True):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"options[{name!r}]: expected a finite number of at least 0, got {value}")
+    return largest

@@ -11,7 +11,6 @@ from multiprocessing import TimeoutError
 from typing import Any
 
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_callable_name, values_per_env
@@ -19,7 +18,7 @@ from vecenv.env_failures import env_failure, unpack_failures
 from vecenv.errors import EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos, Signature, value_in
-from vecenv.pickling import dumps
+from vecenv.pickling import dumps, dumps_given
 from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import ActorGroup
@@ -28,6 +27,7 @@ from vecenv.ray_shared_rows import SharedRows
 from vecenv.ray_worker import SlicePlan, SliceReply, read_row_fields, write_row_fields
 from vecenv.recovery import Replacements
 from vecenv.send_recv import SendRecvVecEnv
+from vecenv.slice_replies import loads_by_row
 from vecenv.slice_stepper import index_of
 from vecenv.spaces import map_arrays
 
@@ -83,9 +83,10 @@ class RayCalls(SendRecvVecEnv):
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
         questions: list[Question] = []
+        given = None if options is None else dumps_given("options", options)
         for own in self._group.rows:
             places = [place for place, row in enumerate(own) if selected is None or selected[row]]
-            questions.append(("reset", dumps((places, [seeds[own[place]] for place in places], options))))
+            questions.append(("reset", dumps((places, [seeds[own[place]] for place in places], given))))
         self._reset_rows = list(range(self.num_envs)) if selected is None else selected.nonzero()[0].tolist()
         self._replacements.forgive()
         self._ask_all("reset", questions, slot)
@@ -196,7 +197,7 @@ class RayCalls(SendRecvVecEnv):
             if isinstance(reply, bytes):
                 reply = self._shared[worker].reply(reply, None)
             self._take_rows(reply, self._group.rows[worker], self._own[worker], self._target)
-            self._take_messages(reply)
+            self._take_messages(worker, reply)
 
     def _take_rows(self, reply: SliceReply, rows: Sequence[int], own: Any, slot: int) -> None:
         """Write what a reply says of some rows into the batch.
@@ -231,11 +232,11 @@ class RayCalls(SendRecvVecEnv):
                 self._columns[column[0]] = column_arrays(self._arena_memory, *column, self.num_envs)
         return self._columns.get(signature)
 
-    def _take_messages(self, reply: SliceReply) -> None:
+    def _take_messages(self, worker: int, reply: SliceReply) -> None:
         for data in reply.messages:
-            word, value = pickle.loads(data)
+            word, value = loads_by_row(data, self._group.hosts[worker].pid)
             if word == "failed":
-                self._failures += unpack_failures(value)
+                self._failures += value
             elif word == "infos":
                 for row, info in value.items():
                     self._odd.setdefault(row, {}).update(info)
@@ -336,17 +337,20 @@ class RayCalls(SendRecvVecEnv):
         """Call a method of every env, or read an attribute, through wrappers; results are copies."""
         self._check_open("call")
         check_callable_name(name)
-        results = self._ask_and_wait(f"call({name!r})", [("call", dumps((name, args, kwargs)))] * self.num_workers)
+        doing = f"call({name!r})"
+        question: Question = ("call", name, dumps_given(doing, (args, kwargs)))
+        results = self._ask_and_wait(doing, [question] * self.num_workers)
         return tuple(results[row] for row in range(self.num_envs))
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env where it lives."""
         self._check_open("set_attr")
         each = values_per_env(name, values, self.num_envs)
+        doing = f"set_attr({name!r})"
         questions: list[Question] = [
-            ("set_attr", dumps((name, [each[row] for row in own]))) for own in self._group.rows
+            ("set_attr", name, dumps_given(doing, [each[row] for row in own])) for own in self._group.rows
         ]
-        self._ask_and_wait(f"set_attr({name!r})", questions)
+        self._ask_and_wait(doing, questions)
 
     def get_state(self) -> list[bytes]:
         """The state of every env; see `VecEnv.get_state`."""
@@ -364,10 +368,7 @@ class RayCalls(SendRecvVecEnv):
 
     def _check_open(self, doing: str) -> None:
         super()._check_open(doing)
-        if not self._group.belongs_here:
-            raise ClosedEnvironmentError(
-                f"`{doing}` was called in a fork of the process that the vector env belongs to; build another one here"
-            )
+        self._check_no_fork(doing, self._group.belongs_here)
 
 
 def own_indices(rows: Sequence[Sequence[int]]) -> list[Any]:

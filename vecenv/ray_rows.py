@@ -11,7 +11,7 @@ from multiprocessing import TimeoutError
 from typing import Any, NamedTuple
 
 from vecenv.errors import EnvFailure, env_error
-from vecenv.pickling import dumps
+from vecenv.pickling import dumps, dumps_given
 from vecenv.ray_calls import Question, RayCalls
 from vecenv.ray_worker import SliceReply
 
@@ -49,10 +49,11 @@ class RayRows(RayCalls):
             self._ask_for(_Group(worker, own, ("step_rows", places, self._actions_of(own, wide), wide)))
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
+        given = None if options is None else dumps_given("options", options)
         self._begin_rows()
         for worker, own in self._split(rows):
             places = [row - self._group.rows[worker][0] for row in own]
-            data = dumps((places, [seeds[row] for row in own], options))
+            data = dumps((places, [seeds[row] for row in own], given))
             self._ask_for(_Group(worker, own, ("reset_rows", data)))
 
     def _begin_rows(self) -> None:
@@ -124,7 +125,7 @@ class RayRows(RayCalls):
             reply = self._shared[group.worker].reply(reply, [row - first for row in group.rows])
         self._odd, self._failures = {}, []
         self._take_rows(reply, group.rows, group.rows, self.slot)
-        self._take_messages(reply)
+        self._take_messages(group.worker, reply)
         self._row_seconds[group.rows] = reply.seconds
         for row in group.rows:
             self._row_records[row] = self._odd.get(row, {})

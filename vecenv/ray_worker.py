@@ -29,7 +29,7 @@ from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_actor import HostedActor
 from vecenv.ray_shared_block import BlockAddress, create_shared_block
 from vecenv.ray_step_runs import SLOT, TOLD, WIDE, RunAddress, ServedRuns
-from vecenv.slice_replies import description_message, dumps_by_row, load_envs
+from vecenv.slice_replies import description_message, dumps_by_row, load_envs, load_for
 from vecenv.spaces import copy_arrays, map_arrays
 
 Array = npt.NDArray[Any]
@@ -190,23 +190,26 @@ class SliceActor(HostedActor):
         return self._one_by_one(rows, lambda place: self._slice.step(self._slot, [each[place]], [rows[place]]))
 
     def reset(self, data: bytes) -> SliceReply | bytes:
-        """Begin new episodes in some rows, or all; ``data``: pickled rows, one seed each, options."""
+        """Begin new episodes in some rows, or all; ``data``: pickled rows, one seed each, pickled options or None."""
         rows, seeds, options = pickle.loads(data)
         self._slot = (self._slot + 1) % _SLOTS
 
         def carry_out() -> None:
             if len(rows) < len(self._rows):
                 self._slice.keep_observations(self._slot)
-            self._slice.reset(self._slot, rows, seeds, options)
+            self._slice.reset(self._slot, rows, seeds, _options_for(rows, options))
 
         return self._carry_out(carry_out, None)
 
     def reset_rows(self, data: bytes) -> SliceReply | bytes:
         """Begin new episodes in some rows alone; arguments as for `reset`."""
         rows, seeds, options = pickle.loads(data)
-        return self._one_by_one(
-            rows, lambda place: self._slice.reset(self._slot, [rows[place]], [seeds[place]], options)
-        )
+
+        def reset(place: int) -> None:
+            own = [rows[place]]
+            self._slice.reset(self._slot, own, [seeds[place]], _options_for(own, options))
+
+        return self._one_by_one(rows, reset)
 
     def _split(self, actions: Any, wide: bool, count: int) -> Sequence[Any]:
         if self._action_space is None:
@@ -233,13 +236,13 @@ class SliceActor(HostedActor):
 
     # -- everything else ---------------------------------------------------------------------------------------------
 
-    def call(self, data: bytes) -> SliceReply:
-        """Call a method of every env, or read an attribute; ``data``: pickled name, arguments and keywords."""
-        return self._ask(lambda: self._slice.call(*pickle.loads(data)))
+    def call(self, name: str, data: bytes) -> SliceReply:
+        """Call a method of every env, or read an attribute; ``data``: pickled arguments and keywords."""
+        return self._ask(lambda: self._slice.call(name, *load_for(self._slice.rows, data)))
 
-    def set_attr(self, data: bytes) -> SliceReply:
-        """Set an attribute of every env; ``data``: pickled name and one value per row."""
-        return self._ask(lambda: self._slice.set_attr(*pickle.loads(data)))
+    def set_attr(self, name: str, data: bytes) -> SliceReply:
+        """Set an attribute of every env; ``data``: pickled, one value per row."""
+        return self._ask(lambda: self._slice.set_attr(name, load_for(self._slice.rows, data)))
 
     def get_state(self) -> SliceReply:
         """The states of all rows."""
@@ -344,3 +347,7 @@ class SliceActor(HostedActor):
     def _named(self, by_row: dict[int, Any]) -> dict[int, Any]:
         """The same by index of the env in the whole."""
         return {self._rows[row]: value for row, value in by_row.items()}
+
+
+def _options_for(rows: list[int], options: bytes | None) -> Any:
+    return None if options is None else load_for(rows, options)
