@@ -219,7 +219,7 @@ def test_processes_send_keys_or_noise_and_nothing_else_differs():
 def test_payload_of_our_own_workers():
     config = small_es("CartPole-v1", engine="processes", workers=2)
     _, parameters, payload = played(config)
-    inline = dataclasses.replace(config, settings=dataclasses.replace(config.settings, engine="inline"))
+    inline = dataclasses.replace(config, settings=dataclasses.replace(config.settings, engine="inline", workers=0))
     _, inline_parameters, nothing = played(inline)
     assert payload == 36
     assert nothing is None

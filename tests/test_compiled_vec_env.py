@@ -107,15 +107,19 @@ def test_ignored_actions_are_not_checked():
 
 
 def test_float_actions():
-    """Wider floats reach the env as they are; ints in arrays do not pass for floats, and nothing is range-checked."""
+    """Wider floats reach the env as they are; ints in arrays do not pass for floats, and nothing is range-checked.
+
+    One number per env is an action of one number.
+    """
     envs = make_vec("Pendulum-v1", 2, "compiled")
     rewards = []
-    for actions in (np.array([[0.1], [99.0]]), np.array([[0.1], [99.0]], np.float32), [[0.1], [99.0]]):
+    for actions in (np.array([[0.1], [99.0]]), np.array([[0.1], [99.0]], np.float32), [[0.1], [99.0]], [0.1, 99.0]):
         envs.reset(seed=0)
         rewards.append(envs.step(actions)[1])
     np.testing.assert_allclose(rewards[0], rewards[1], rtol=1e-6)
     np.testing.assert_array_equal(rewards[0], rewards[2])
-    for wrong in (np.zeros(2, np.float32), np.zeros((2, 1), np.int64).astype(object), np.zeros((3, 1), np.float32)):
+    np.testing.assert_array_equal(rewards[0], rewards[3])
+    for wrong in (np.zeros(3, np.float32), np.zeros((2, 1), np.int64).astype(object), np.zeros((3, 1), np.float32)):
         with pytest.raises((TypeError, ValueError), match="actions"):
             envs.step(wrong)
 
