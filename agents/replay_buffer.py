@@ -178,7 +178,7 @@ class ReplayBuffer:
         """
         state: dict[str, Any] = {"random": int(self._random[0])}
         if with_rows:
-            state["written"] = self.written.copy()
+            state["written"], state["expired"] = self.written.copy(), self._expired.copy()
             state["priorities"] = None if self.priorities is None else self.priorities.state_dict()
         return state
 
@@ -188,9 +188,21 @@ class ReplayBuffer:
         if "written" not in state:
             return
         written = np.asarray(state["written"])
-        # Which rows may be sampled follows from the rows and from the settings, which may have changed since.
-        self._ready[:] = self._expired[:] = np.maximum(0, written - self.spec.num_slots)
+        # Which rows may be sampled follows from the rows and from the settings, which may have changed since. Rows
+        # below `expired` may be newer ones, of a writer that was ahead. Where a state does not say, none is used that
+        # this replay would have let go.
+        oldest = written + self._margin - self.spec.num_slots + self.spec.stack_size - 1
+        self._ready[:] = self._expired[:] = np.maximum(0, np.asarray(state.get("expired", oldest)))
         self._sizes[:] = 0
+        self._reopen_newest(written)
         self.publish(written)
         if self.priorities is not None and state["priorities"] is not None:
             self.priorities.load_state_dict(state["priorities"])
+
+    def _reopen_newest(self, written: NDArray[np.int64]) -> None:
+        """Take back the action in the newest row of a stream: a writer that was ahead had it, but was not heard."""
+        streams = np.flatnonzero(written)
+        newest = streams, (written[streams] - 1) % self.spec.num_slots
+        kinds = self.memory.kinds[newest]
+        has_step = (kinds == replay_kernels.STEP) | (kinds == replay_kernels.TERMINAL)
+        self.memory.kinds[newest] = np.where(has_step, replay_kernels.OPEN, kinds)

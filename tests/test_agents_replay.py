@@ -372,3 +372,41 @@ def test_rows_that_change_while_they_are_saved_do_not_spoil_the_file(tmp_path, m
     replay_files.load_rows(memory, written, tmp_path / "rows", record)
     assert not memory.frames[0].any()
     memory.close()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("says_expired", [True, False])
+def test_a_full_replay_that_was_saved_while_its_writer_was_ahead_is_what_the_learner_knew(mode, says_expired, tmp_path):
+    """Actors write beyond what was told; a state saved in between holds rows of which the learner knows nothing."""
+    endings = set()
+    for unheard in (1, 2, 3):
+        for told in range(60, 64):
+            envs = vecenv.SyncVecEnv([lambda uid=uid: StackEnv(uid) for uid in range(3)], autoreset_mode=mode)
+            with envs:
+                replay, writer = make_replay(envs, 3 * 80, 4, 3, steps_ahead=3)
+                play(envs, writer, replay, told)
+                newest = np.arange(3), (replay.written - 1) % replay.spec.num_slots
+                before = replay.memory.kinds[newest]
+                for _ in range(unheard):
+                    is_filler = replay.memory.kinds[np.arange(3), (writer.written - 1) % replay.spec.num_slots] == 4
+                    writer.record(np.zeros(3, np.int64), is_filler, envs.step(np.zeros(3, np.int64)))
+                endings |= set(replay.memory.kinds[newest].tolist())
+                record = replay_files.save_rows(replay.memory, replay.written, tmp_path / "rows")
+                state = replay.state_dict(with_rows=True)
+                if not says_expired:
+                    del state["expired"]
+                loaded, again = make_replay(envs, 3 * 80, 4, 3, steps_ahead=3)
+            replay_files.load_rows(loaded.memory, state["written"], tmp_path / "rows", record)
+            loaded.load_state_dict(state)
+            for name in ("_ready", "_expired", "_sizes"):
+                np.testing.assert_array_equal(getattr(loaded, name), getattr(replay, name))
+            np.testing.assert_array_equal(loaded.memory.kinds[newest], before)
+            again.written[:] = loaded.written
+            again.begin(np.zeros((3, 4, 3, 2), np.uint8))
+            loaded.publish(again.written)
+            kinds = loaded.memory.kinds
+            for stream, size in enumerate(loaded._sizes):
+                rows = np.arange(loaded._expired[stream], loaded._ready[stream]) % loaded.spec.num_slots
+                assert size == np.isin(kinds[stream, rows], (2, 3)).sum() > 0
+    assert {2, 3} <= endings
+    assert (replay._expired > 0).all()
