@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 
-from vecenv import SubprocVecEnv, SyncVecEnv
+from vecenv import EnvError, SubprocVecEnv, SyncVecEnv
 from vecenv.testing import CountEnv
 
 FNS = [functools.partial(CountEnv, uid=uid, length=20) for uid in range(4)]
@@ -55,3 +56,26 @@ def test_calls_between_fast_steps_are_answered_in_order():
                 envs.step([0] * 4)
             envs.set_attr("mark", [(number, row) for row in range(4)])
             assert envs.get_attr("mark") == tuple((number, row) for row in range(4))
+
+
+class OnlyHere:
+    """What the process of `pid` can unpickle and others cannot."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        if os.getpid() != pid:
+            raise ValueError("not in this process")
+
+    def __reduce__(self):
+        return OnlyHere, (self.pid,)
+
+
+def test_options_that_do_not_load_leave_the_other_rows_their_observations():
+    with SubprocVecEnv(FNS[:2], num_workers=1) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        last = envs.step([0, 0])[0]
+        with pytest.raises(EnvError, match="not in this process") as caught:
+            envs.reset(options={"reset_mask": np.array([True, False]), "x": OnlyHere(os.getpid())})
+        assert [failure.env_index for failure in caught.value.failures] == [0]
+        np.testing.assert_array_equal(envs.observations[1], last[1])

@@ -246,9 +246,9 @@ class _Worker:
         self._answer(messages)
 
     def _reset(self, slot: int, rows: list[int], seeds: list[int | None], options: bytes | None) -> None:
-        given = None if options is None else load_for(rows, options)
         if len(rows) < len(self._slice.rows):
-            self._slice.keep_observations(slot)
+            self._slice.keep_observations(slot)  # first: the caller goes on to the slot though the options do not load
+        given = None if options is None else load_for(rows, options)
         self._slice.reset(slot, rows, seeds, given)
 
     def _given(self, data: bytes) -> Any:
