@@ -545,7 +545,9 @@ import os, psutil, socket, time
 from vecenv import make_vec
 from vecenv.testing import CountEnv
 class Env(CountEnv):
-    pass
+    def close(self):
+        with open(FILE, "a") as file:
+            file.write("closed ")
 one = make_vec(Env, 2, "ray", num_workers=1, backend_options={"num_cpus": 0.2, "object_store_memory": 80 * 2**20})
 two = make_vec("CartPole-v1", 2, "ray", num_workers=1, backend_options={"num_cpus": 0.2})
 import ray
@@ -569,10 +571,12 @@ print("done")
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_cluster_of_our_own_ends_with_its_last_user(tmp_path, closes):
-    finished = run_script(SCRIPT.replace("CLOSE", str(closes)), tmp_path)
+    file = tmp_path / "file"
+    finished = run_script(SCRIPT.replace("CLOSE", str(closes)).replace("FILE", repr(str(file))), tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip() == "done"
     assert finished.stderr.strip() == ""
+    assert file.read_text() == "closed closed ", "envs are closed even where nobody closes the vector env"
 
 
 USER_CONNECTS_ANEW = """

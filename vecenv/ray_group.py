@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import time
@@ -322,4 +323,9 @@ class ActorGroup:
 
 def shut_down_at_the_end(owner: Any, group: ActorGroup) -> weakref.finalize[Any, Any]:
     """Have a group end with its owner, or with the interpreter, where nobody closes it."""
-    return weakref.finalize(owner, ActorGroup.shut_down, group, 1.0)
+    finalizer = weakref.finalize(owner, ActorGroup.shut_down, group, 1.0)
+    # Finalizers run after Ray's own end if they were first used before Ray was imported: then no env could be closed.
+    # What is registered now runs before it.
+    finalizer.atexit = False
+    atexit.register(finalizer)
+    return finalizer

@@ -101,7 +101,8 @@ class StepRun:
         self._signal = Signal(descriptors[1], descriptors[0])
         self._is_open = False
         self.reference: Any = None
-        weakref.finalize(self, self._signal.close)
+        # Not at exit: the interpreter ends what is newest first, and closing the envs still needs the pipes.
+        weakref.finalize(self, self._signal.close).atexit = False
 
     @classmethod
     def of(cls, control: Any, pid: int, address: RunAddress) -> StepRun | None:
@@ -137,7 +138,7 @@ class StepRun:
 
     def wake(self) -> None:
         """Have the actor look."""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # the actor is gone, or we are on our way out
             self._signal.send()
 
     def leave(self) -> None:
