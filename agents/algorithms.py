@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from vecenv.errors import UnknownSetting
 
 from .config import RunConfig
 from .learner import Algorithm
-from .setting_checks import check_kind
 
 Settings = TypeVar("Settings")
 
@@ -88,9 +87,6 @@ def from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     if unknown:
         raise UnknownSetting(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     try:
-        settings = kind(**values)
+        return kind(**values)
     except TypeError as error:
         raise UnknownSetting(f"settings of {kind.__name__}: {error}") from error
-    for name, hint in get_type_hints(kind).items():
-        check_kind(name, getattr(settings, name), hint)
-    return settings

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from vecenv.errors import UnknownSetting
 
-from .setting_checks import check_choice, check_count, check_number, check_seed
+from .setting_checks import check_choice, check_count, check_kinds, check_number, check_seed
 
 Precision = Literal["auto", "float32", "bfloat16"]
 NetworkName = Literal["mlp", "small-cnn", "nature-cnn"]
@@ -95,6 +95,7 @@ class PPOConfig:
         check_choice("network", self.network, NetworkName)
         check_choice("lr_schedule", self.lr_schedule, LrSchedule)
         check_choice("lr_scaling", self.lr_scaling, LrScaling)
+        check_kinds(self, PPOConfig)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -177,3 +178,10 @@ class RunConfig:
         check_seed("seed", self.seed)
         if self.stop_at_steps is not None:
             check_count("stop_at_steps", self.stop_at_steps, 1)
+        if self.preprocess is not None and not isinstance(self.preprocess, str):
+            raise UnknownSetting(
+                f"preprocess must be the name of a preset, got {self.preprocess!r}; with other settings make the "
+                "envs yourself and give them to Agent.train"
+            )
+        if type(self) is RunConfig:  # a command line may still lack the env, for which it has a marker of its own
+            check_kinds(self, RunConfig)

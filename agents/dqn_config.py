@@ -8,7 +8,7 @@ from vecenv.errors import UnknownSetting
 
 from .config import NetworkName
 from .schedules import linear
-from .setting_checks import check_choice, check_count, check_number
+from .setting_checks import check_choice, check_count, check_kinds, check_number
 
 _WHOLE_NUMBERS = (
     "num_envs",
@@ -125,6 +125,7 @@ class DQNConfig:
         for name in ("value_min", "value_max"):
             check_number(name, getattr(self, name))
         check_choice("network", self.network, NetworkName)
+        check_kinds(self, DQNConfig)
         self._check_sizes()
 
     def epsilon_at(self, env_steps: int) -> float:

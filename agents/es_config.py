@@ -8,7 +8,7 @@ from typing import Literal
 from vecenv.errors import UnknownSetting
 
 from .config import NetworkName
-from .setting_checks import check_choice, check_count, check_number
+from .setting_checks import check_choice, check_count, check_kinds, check_number
 
 FitnessShaping = Literal["centered-ranks", "normalised"]
 EngineName = Literal["inline", "processes", "ray"]
@@ -84,6 +84,7 @@ class ESConfig:
             raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
         if self.ray_address is not None and self.engine != "ray":
             raise UnknownSetting(f"ray_address needs engine ray, got engine {self.engine}")
+        check_kinds(self, ESConfig)
         if self.ray_cpus != ESConfig.ray_cpus and self.engine != "ray":
             raise UnknownSetting(f"ray_cpus needs engine ray, got engine {self.engine}")
 

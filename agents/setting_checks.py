@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
 
 from vecenv.errors import UnknownSetting
 
@@ -31,8 +34,24 @@ def check_seed(name: str, value: Any) -> None:
         raise UnknownSetting(f"{name} must be below 2**64, got {value!r}")
 
 
+def check_kinds(settings: Any, kind: type[Any]) -> None:
+    """Refuse fields of a dataclass that are not what their annotations say: such a run could not be loaded again.
+
+    Args:
+        settings: an instance.
+        kind: the class whose own and inherited fields are looked at.
+
+    Raises:
+        UnknownSetting: as of :func:`check_kind`.
+    """
+    for name, hint in get_type_hints(kind).items():
+        check_kind(name, getattr(settings, name), hint)
+
+
 def check_kind(name: str, value: Any, kind: Any) -> None:
     """Refuse a value that is not what a field's annotation says: of bool, str, int, float, None and unions of them.
+
+    Numbers of NumPy pass; checkpoints hold them as Python's.
 
     Raises:
         UnknownSetting: with the name, what is allowed and what came.
@@ -43,10 +62,10 @@ def check_kind(name: str, value: Any, kind: Any) -> None:
 
 
 _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    bool: ("true or false", lambda value: isinstance(value, bool)),
+    bool: ("true or false", lambda value: isinstance(value, (bool, np.bool_))),
     str: ("text", lambda value: isinstance(value, str)),
-    int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    float: ("a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)),
+    int: ("a whole number", lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool)),
+    float: ("a number", lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool)),
     NoneType: ("null", lambda value: value is None),
 }
 """Kind of a setting -> its name, as JSON has it, and what a value of it looks like."""

@@ -17,10 +17,13 @@ from vecenv.agents.algorithms import run_config_from_dict
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
 from vecenv.agents.checkpoint_keeper import CheckpointKeeper, Due
 from vecenv.agents.config import PPOConfig, RunConfig
+from vecenv.agents.dqn_config import DQNConfig
+from vecenv.agents.es_config import ESConfig
 from vecenv.agents.learner import Episode
 from vecenv.agents.run_directory import RunDirectory
 from vecenv.agents.stopping import EpisodeWindow
 from vecenv.errors import UnknownSetting
+from vecenv.preprocess.config import AtariConfig
 
 
 class Colour(enum.Enum):
@@ -173,6 +176,39 @@ def test_settings_survive_and_unknown_ones_are_refused():
     plain["settings"]["momentum"] = 0.9
     with pytest.raises(UnknownSetting, match="unknown setting momentum"):
         run_config_from_dict(plain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "named"),
+    [
+        (PPOConfig, {"overlap": 0}, "overlap must be true or false, got 0"),
+        (DQNConfig, {"double": 1}, "double must be true or false, got 1"),
+        (DQNConfig, {"save_replay": "yes"}, "save_replay must be true or false or null, got 'yes'"),
+        (ESConfig, {"normalise_observations": None}, "normalise_observations must be true or false, got None"),
+        (RunConfig, {"env": 5}, "env must be text, got 5"),
+        (RunConfig, {"env": "x", "num_workers": 1.5}, "num_workers must be a whole number or null, got 1.5"),
+        (RunConfig, {"env": "x", "preprocess": AtariConfig()}, "preprocess must be the name of a preset, got Atari"),
+    ],
+)
+def test_settings_that_could_be_trained_with_but_not_loaded_are_refused_at_once(kind, settings, named):
+    with pytest.raises(UnknownSetting, match=named):
+        kind(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PPOConfig(kl_limit=None, learning_rate=1, gamma=np.float64(0.5), overlap=np.True_),
+        DQNConfig(final_learning_rate=None, save_replay=None, steps_per_update=4, double=np.False_),
+        ESConfig(noise_std=np.float64(1.0), weight_decay=0),
+    ],
+    ids=["ppo", "dqn", "es"],
+)
+def test_numbers_of_numpy_and_whole_ones_for_fractions_are_settings_too(settings, tmp_path):
+    algorithm = type(settings).__name__.removesuffix("Config").lower()
+    config = RunConfig("x", num_workers=np.int64(2), solve_at=1, algorithm=algorithm, settings=settings)
+    save_checkpoint(tmp_path / "checkpoint.pt", {"run": config})
+    assert run_config_from_dict(load_checkpoint(tmp_path)["run"]) == config
 
 
 class Exchanging:
