@@ -673,3 +673,25 @@ def test_an_interrupt_waits_until_the_connection_is_made(monkeypatch):
     assert done == ["local"]
     assert signal.getsignal(signal.SIGINT) is before
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.parametrize("failing", ["init", "_current"])
+def test_a_connection_that_is_not_taken_over_is_ended(monkeypatch, failing):
+    """Else it would belong to nobody: later connections take it for the user's own."""
+    connections = []
+
+    def interrupt(**settings):
+        connections.append("local")
+        if failing == "init":
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ray.init", interrupt)
+    monkeypatch.setattr("ray.shutdown", connections.clear)
+    monkeypatch.setattr(ray_cluster, "_is_connected", lambda: bool(connections))
+    monkeypatch.setattr(ray_cluster, "_current", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ray_cluster.RayConnection("local")
+    assert not connections

@@ -81,8 +81,12 @@ class RayConnection:
         self._held = False
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         if not _is_connected():
-            _connect(address, object_store_memory, timeout, num_cpus or usable_cores())
-            _owner, _ours, _joined = os.getpid(), _current(), address
+            try:
+                _connect(address, object_store_memory, timeout, num_cpus or usable_cores())
+                _owner, _ours, _joined = os.getpid(), _current(), address
+            except BaseException:  # Ctrl-C among them: a connection that belongs to nobody would never be ended
+                _disconnect()
+                raise
             _users.clear()
         else:
             _check_same(address)
@@ -108,9 +112,7 @@ class RayConnection:
         if not _users:
             _owner = None
             if self.stands:
-                import ray
-
-                ray.shutdown()
+                _disconnect()
 
     def check_demand(self, demand: dict[str, float], advice: str) -> None:
         """Refuse what the cluster will never have.
@@ -162,6 +164,14 @@ def _connect(address: str, object_store_memory: int | None, timeout: float, num_
         except (Exception, SystemExit) as error:  # Ray exits where it gives up on an address
             what = "start a Ray cluster on this machine" if address == "local" else f"join the Ray cluster {address!r}"
             raise RayUnreachable(f"cannot {what}: {error}") from error
+
+
+def _disconnect() -> None:
+    """End the connection, and with it a cluster of our own; nothing where there is none."""
+    if _is_connected():
+        import ray
+
+        ray.shutdown()
 
 
 @contextlib.contextmanager
