@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pickle
 import sys
 import sysconfig
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -43,16 +45,25 @@ def dumps_given(what: str, value: Any) -> bytes:
 
 
 def dumps_function(function: Any) -> bytes:
-    """Pickle a constructor of envs for a worker, which imports what it can and gets the rest by value.
+    """Pickle a constructor of envs for a worker, which imports what it can and gets the rest by value, see `by_value`.
 
-    By value travel `__main__`, local classes and functions, and modules that only this process has: loaded by path, or
-    by a test runner that leaves `sys.path` alone.
+    By value travel `__main__`, local classes and functions, and modules that only this process has.
+    """
+    with by_value():
+        return dumps(function)
+
+
+@contextlib.contextmanager
+def by_value() -> Iterator[None]:
+    """In here, `dumps` pickles by value what lies in modules that only this process has.
+
+    Those are loaded by path, or by a test runner that leaves `sys.path` alone.
     """
     modules = [module for module in list(sys.modules.values()) if _only_here(module)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return dumps(function)
+        yield
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)

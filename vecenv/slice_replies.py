@@ -15,7 +15,7 @@ import numpy as np
 from vecenv.env_failures import SliceFailed, env_failure, pack_failures, unpack_failures
 from vecenv.env_slice import build_envs
 from vecenv.pickling import dumps
-from vecenv.registered_ids import call_with_ids
+from vecenv.registered_ids import call_with_ids, override_ids
 from vecenv.settings import EnvDescription, describe_env
 
 #: At the end of a message by row: how many rows stand before it, and that they do.
@@ -31,12 +31,13 @@ def load_envs(
     Args:
         rows: indices of the envs.
         env_fns: their constructors, pickled.
-        specs: ids to register where a constructor asks for one that is not known here.
+        specs: the ids of the user's process, see `vecenv.registered_ids`.
 
     Raises:
         SliceFailed: a constructor cannot be loaded here, or raised; what was built is closed again.
     """
     functions = {row: load_for([row], data) for row, data in zip(rows, env_fns, strict=True)}
+    override_ids(specs)
     return build_envs({row: functools.partial(call_with_ids, env_fn, specs) for row, env_fn in functions.items()})
 
 
