@@ -72,8 +72,25 @@ def run_config_from_dict(values: Mapping[str, Any]) -> RunConfig:
     settings = values.get("settings", {})
     if not isinstance(settings, Mapping):
         raise UnknownSetting(f"settings must be a table of hyper-parameters, got {settings!r}")
-    values["settings"] = from_dict(find_algorithm(values.get("algorithm", "ppo")).config, settings)
+    values["settings"] = settings_from_dict(find_algorithm(values.get("algorithm", "ppo")), settings)
     return from_dict(RunConfig, values)
+
+
+def settings_from_dict(algorithm: Algorithm, values: Mapping[str, Any]) -> Any:
+    """Hyper-parameters from the plain values of an earlier run, or of a file.
+
+    Values that count for nothing beside the others are left out: settings made by hand are refused with them, but
+    earlier runs, which ignored them, can still be loaded.
+
+    Raises:
+        UnknownSetting: as of :func:`from_dict`.
+    """
+    idle = {
+        name
+        for name, (decider, choices) in algorithm.used_only_with.items()
+        if values.get(decider, getattr(algorithm.config, decider)) not in choices
+    }
+    return from_dict(algorithm.config, {name: value for name, value in values.items() if name not in idle})
 
 
 def from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:

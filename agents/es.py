@@ -19,7 +19,7 @@ from torch import nn
 from vecenv import VecEnv
 
 from .config import Precision
-from .es_config import ES_PRESETS, ESConfig
+from .es_config import ES_PRESETS, USED_ONLY_WITH, ESConfig
 from .inference import BatchedPolicy
 from .learner import Algorithm, Episode, UpdateReport
 from .perturbation import FITNESS_SHAPING, estimate_gradient
@@ -330,4 +330,5 @@ ALGORITHM = Algorithm(
     evaluation_policy,
     run_defaults={"backend": "auto-fast"},
     fixed_settings=("subtract_mean_image",),
+    used_only_with=USED_ONLY_WITH,
 )

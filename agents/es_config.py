@@ -13,6 +13,14 @@ from .setting_checks import check_choice, check_count, check_kinds, check_number
 FitnessShaping = Literal["centered-ranks", "normalised"]
 EngineName = Literal["inline", "processes", "ray"]
 
+USED_ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "workers": ("engine", ("processes", "ray")),
+    "start_timeout": ("engine", ("processes", "ray")),
+    "ray_address": ("engine", ("ray",)),
+    "ray_cpus": ("engine", ("ray",)),
+}
+"""Hyper-parameter -> the one that decides whether it counts, and with which of its values."""
+
 
 @dataclass(frozen=True)
 class ESConfig:
@@ -77,16 +85,13 @@ class ESConfig:
             check_choice(name, getattr(self, name), choices)
         if self.engine == "inline" and self.report_share < 1.0:
             raise UnknownSetting("report_share below 1 needs workers that can be late: engine processes or ray")
-        for name in ("workers", "start_timeout"):
-            if self.engine == "inline" and getattr(self, name) != getattr(ESConfig, name):
-                raise UnknownSetting(f"{name} needs engine processes or ray, got engine inline")
         if self.ray_address is not None and not isinstance(self.ray_address, str):
             raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
-        if self.ray_address is not None and self.engine != "ray":
-            raise UnknownSetting(f"ray_address needs engine ray, got engine {self.engine}")
         check_kinds(self, ESConfig)
-        if self.ray_cpus != ESConfig.ray_cpus and self.engine != "ray":
-            raise UnknownSetting(f"ray_cpus needs engine ray, got engine {self.engine}")
+        for name, (decider, choices) in USED_ONLY_WITH.items():
+            if getattr(self, name) != getattr(ESConfig, name) and getattr(self, decider) not in choices:
+                needed, given = " or ".join(choices), getattr(self, decider)
+                raise UnknownSetting(f"{name} needs {decider} {needed}, got {decider} {given}")
 
     @property
     def played_pairs(self) -> int:

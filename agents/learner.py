@@ -165,6 +165,7 @@ class Algorithm:
         is_data_parallel: several ranks can learn together; the learner then takes ``world``, see
             :class:`~vecenv.agents.distributed.World`.
         fixed_settings: hyper-parameters that stay as they are when a run goes on, because its state holds them.
+        used_only_with: hyper-parameter -> the one that decides whether it counts, and with which of its values.
     """
 
     title: str
@@ -176,3 +177,4 @@ class Algorithm:
     run_defaults: Mapping[str, Any] = field(default_factory=dict)
     is_data_parallel: bool = False
     fixed_settings: tuple[str, ...] = ()
+    used_only_with: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)

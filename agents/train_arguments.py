@@ -13,7 +13,7 @@ import tyro
 
 from vecenv.errors import UnknownSetting
 
-from .algorithms import find_algorithm, from_dict, preset_for
+from .algorithms import find_algorithm, from_dict, preset_for, settings_from_dict
 from .checkpoint import CheckpointError
 from .checkpoint_keeper import load_run
 from .command_line import flag_value, parse_arguments
@@ -63,7 +63,9 @@ def read_arguments(name: str, words: Sequence[str]) -> tuple[TrainArguments, dic
         run, checkpoint = load_run(Path(resume))
         if run.algorithm != name:
             raise CheckpointError(f"{resume} is of {run.algorithm}; go on from it with vecenv train {run.algorithm}")
-        defaults = _arguments_of(algorithm, {field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
+        values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+        values["settings"] = _settings(algorithm, dataclasses.asdict(run.settings), words)
+        defaults = _arguments_of(algorithm, values)
     description = (
         f"Train {algorithm.title} on one environment; the defaults shown suit the kind of environment that --env names."
     )
@@ -100,10 +102,19 @@ def _defaults(name: str, words: Sequence[str], config: str | None, preset: str |
     env_id = flag_value(words, "--env") or values.get("env")
     base = preset_for(algorithm, env_id, preset)
     own = values.pop("settings", {})
-    settings = from_dict(algorithm.config, {**dataclasses.asdict(base), **own}) if own else base
+    settings = _settings(algorithm, {**dataclasses.asdict(base), **own}, words)
     # Unknown names are refused here, where they can be told from flags; the env may still come as a flag.
     from_dict(RunConfig, {"env": "", **values})
     return {"env": tyro.MISSING, **algorithm.run_defaults, **values, "algorithm": name, "settings": settings}
+
+
+def _settings(algorithm: Algorithm, values: dict[str, Any], words: Sequence[str]) -> Any:
+    """Hyper-parameters before any flag, without those that flags make idle, such as workers of an engine of none."""
+    for decider in {decider for decider, _ in algorithm.used_only_with.values()}:
+        given = flag_value(words, f"--{decider.replace('_', '-')}")
+        if given is not None:
+            values[decider] = given
+    return settings_from_dict(algorithm, values)
 
 
 def _arguments_of(algorithm: Algorithm, values: dict[str, Any]) -> TrainArguments:

@@ -15,12 +15,14 @@ from torch import nn
 
 import vecenv
 from vecenv.agents import evaluation, train
-from vecenv.agents.algorithms import find_algorithm, preset_for
-from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint
+from vecenv.agents.algorithms import find_algorithm, preset_for, run_config_from_dict
+from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint, to_plain
+from vecenv.agents.config import RunConfig
 from vecenv.agents.es import ALGORITHM, ES, env_settings, evaluation_policy
 from vecenv.agents.es_config import ES_PRESETS, ESConfig
 from vecenv.agents.metrics import read_metrics
 from vecenv.agents.perturbation import centered_ranks, draw_noise
+from vecenv.agents.train_arguments import read_arguments
 from vecenv.errors import UnknownSetting
 
 SMALL = ESConfig(num_pairs=4, hidden_size=8, noise_std=0.5)
@@ -260,6 +262,27 @@ def test_cartpole_is_learnt() -> None:
 def test_wrong_settings_are_refused_by_name(setting: dict[str, Any], words: str) -> None:
     with pytest.raises(UnknownSetting, match=words):
         ESConfig(**setting)
+
+
+IDLE = {"workers": 4, "start_timeout": 5.0, "ray_cpus": 0.5}
+
+
+def test_what_counted_for_nothing_in_a_run_of_before_does_not_keep_it_from_being_loaded(tmp_path: Path) -> None:
+    plain = to_plain(RunConfig("CartPole-v1", algorithm="es", settings=ESConfig(num_pairs=3)))
+    plain["settings"] |= IDLE
+    assert run_config_from_dict(plain).settings == ESConfig(num_pairs=3)
+    plain["settings"]["engine"] = "processes"
+    loaded = run_config_from_dict(plain).settings
+    assert loaded == ESConfig(num_pairs=3, engine="processes", workers=4, start_timeout=5.0)
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    words = ["--config", str(tmp_path)]
+    assert read_arguments("es", words)[0].settings == loaded
+    assert read_arguments("es", [*words, "--engine", "inline"])[0].settings == ESConfig(num_pairs=3)
+    assert read_arguments("es", [*words, "--engine=ray"])[0].settings == ESConfig(num_pairs=3, engine="ray", **IDLE)
+    with pytest.raises(UnknownSetting, match="workers needs engine processes or ray, got engine inline"):
+        read_arguments("es", [*words, "--engine", "inline", "--workers", "2"])
+    with pytest.raises(UnknownSetting, match="engine must be one of inline, processes, ray, got 'threads'"):
+        read_arguments("es", [*words, "--engine", "threads"])
 
 
 def test_what_a_learner_cannot_do_is_refused() -> None:
