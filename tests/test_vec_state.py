@@ -151,3 +151,41 @@ def test_ids_of_this_package_are_registered():
     observation, _ = env.reset(seed=0)
     assert observation.shape == (4, 84, 84)
     env.close()
+
+
+class Letters(gym.spaces.Space):
+    """A space of one's own that equals nothing but itself."""
+
+    def __init__(self, shape=None):
+        super().__init__(shape, np.dtype(object))
+
+    def contains(self, x):
+        return True
+
+
+class LettersEnv(CountEnv):
+    def __init__(self, space):
+        super().__init__()
+        self.observation_space = space
+
+    def _observation(self):
+        return {"letters": "a" * self.time, "other": np.zeros(self.observation_space["other"].shape, np.float32)}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_states_of_envs_whose_spaces_cannot_be_compared(build):
+    def env_fn(*, shape=None, high=1):
+        return LettersEnv(gym.spaces.Dict(letters=Letters(shape), other=gym.spaces.Box(0, high, (2,))))
+
+    with build([env_fn], shared_memory=False) as envs:
+        envs.reset()
+        envs.step([0])
+        states, _ = envs.get_state(), envs.step([0])
+        envs.set_state(states)
+        assert envs.step([0])[0]["letters"] == ("aa",)
+        for other in ({"shape": (3,)}, {"high": 2}):
+            with SyncVecEnv([functools.partial(env_fn, **other)]) as others:
+                others.reset()
+                foreign = others.get_state()
+            with pytest.raises(EnvError, match="observation_space"):
+                envs.set_state(foreign)

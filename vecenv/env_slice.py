@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Dict, OneOf, Tuple
 
 from vecenv.env_failures import SliceFailed, env_failure
 from vecenv.env_state import dump_env, load_env
@@ -75,9 +76,37 @@ def _checked_state(state: tuple[Any, Any], present: gym.Env[Any, Any]) -> tuple[
         raise ValueError(f"another version saved the state: it counts {sorted(extra[2])}, not {sorted(_KEPT_FIELDS)}")
     for name in ("observation_space", "action_space"):
         saved, expected = getattr(env, name, None), getattr(present, name)
-        if saved != expected:
+        if _surely_differ(saved, expected):
             raise ValueError(f"the state is of an environment with the {name} {saved}, expected {expected}")
     return env, extra
+
+
+def _surely_differ(saved: Any, expected: Any) -> bool:
+    """Whether two spaces are not the same; one without an `__eq__` equals only itself, which no state can hold."""
+    if saved == expected:
+        return False
+    facts = [
+        (type(space).__qualname__, getattr(space, "shape", None), getattr(space, "dtype", None))
+        for space in (saved, expected)
+    ]
+    if facts[0] != facts[1] or _can_be_compared(expected):
+        return True
+    parts, others = _parts(saved), _parts(expected)
+    return parts.keys() != others.keys() or any(_surely_differ(part, others[name]) for name, part in parts.items())
+
+
+def _can_be_compared(space: Any) -> bool:
+    return type(space).__eq__ is not object.__eq__ and all(_can_be_compared(part) for part in _parts(space).values())
+
+
+def _parts(space: Any) -> dict[Any, Any]:
+    """The spaces that a space is made of, by name or place."""
+    if isinstance(space, Dict):
+        return dict(space.spaces)
+    if isinstance(space, (Tuple, OneOf)):
+        return dict(enumerate(space.spaces))
+    names = ("feature_space", "node_space", "edge_space")  # of Sequence and Graph
+    return {name: part for name in names if isinstance(part := getattr(space, name, None), gym.Space)}
 
 
 class EnvSlice(SliceStepper):
