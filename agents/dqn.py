@@ -83,6 +83,7 @@ class DQN:
         )
         self._seed, self._requested_precision = seed, precision
         self._begun, self._targets = False, 0
+        self._counted_from = config.learning_starts, 0
         self._smoothed_return: float | None = None
         self._rate: float | None = None
         self._saved_replay: tuple[int, dict[str, Any]] | None = None
@@ -188,7 +189,8 @@ class DQN:
         if self.env_steps // config.target_update_steps > self._targets:
             self._targets = self.env_steps // config.target_update_steps
             self.learning.update_target()
-        due = int((self.env_steps - config.learning_starts) / config.steps_per_update)
+        steps, updates = self._counted_from
+        due = updates + int((self.env_steps - steps) / config.steps_per_update)
         while self.learning.updates < due:
             self.learning.update(self.replay, self.env_steps)
 
@@ -253,6 +255,7 @@ class DQN:
             "env_steps": self.env_steps,
             "begun": self._begun,
             "targets": self._targets,
+            "pace": {**self._pace(), "counted_from": self._counted_from},
             "smoothed_return": self._smoothed_return,
         }
         if self.player is not None:
@@ -272,6 +275,7 @@ class DQN:
         """
         self.learning.load_state_dict(state["learning"])
         self.env_steps, self._targets = int(state["env_steps"]), int(state["targets"])
+        self._go_on_counting(state.get("pace"))
         self._begun = bool(state["begun"])
         self._smoothed_return = state["smoothed_return"]
         record, replay = state["replay_file"], state["replay"]
@@ -287,6 +291,22 @@ class DQN:
             self._restored["is_filler"] = np.asarray(state["is_filler"])
         if self.player is not None and self._restored["rows"]:
             self.player.writer.written[:] = self.replay.written
+
+    def _pace(self) -> dict[str, Any]:
+        return {"steps_per_update": self.config.steps_per_update, "learning_starts": self.config.learning_starts}
+
+    def _go_on_counting(self, before: dict[str, Any] | None) -> None:
+        """Settings that have changed hold from now on: they make nothing overdue, and nothing wait.
+
+        Args:
+            before: pace of the saved state; None: the same as now, as states of before it was saved are taken.
+        """
+        self._targets = min(self._targets, self.env_steps // self.config.target_update_steps)
+        if before is None:
+            return
+        self._counted_from = tuple(before["counted_from"])
+        if any(before[name] != now for name, now in self._pace().items()):
+            self._counted_from = max(self.env_steps, self.config.learning_starts), self.learning.updates
 
     def starts_anew(self) -> str | None:
         """What :meth:`load_state_dict` could not bring back, as one sentence for people."""

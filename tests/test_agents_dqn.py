@@ -280,6 +280,40 @@ def test_step_size_and_epsilon_of_adam_are_those_of_the_settings_also_after_a_re
     assert second.learning.optimizer.param_groups[0]["eps"] == 0.125
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"steps_per_update": 4.0}, {"steps_per_update": 16.0}), ({"steps_per_update": 16.0}, {"steps_per_update": 4.0}),
+     ({"learning_starts": 100}, {"learning_starts": 600}), ({"target_update_steps": 50}, {"target_update_steps": 300})],
+)  # fmt: skip
+def test_gradient_steps_and_targets_are_counted_by_changed_settings_from_the_resume_on(
+    before, after, tmp_path, monkeypatch
+):
+    first = make_learner(dataclasses.replace(SMALL, **before))
+    train_until(first, 1_000)
+    first.save_files(tmp_path)
+    save_checkpoint(tmp_path / "checkpoint.pt", {"learner": first.state_dict()})
+    learner = first
+    for _ in range(2):  # the second time nothing is changed any more
+        config = dataclasses.replace(learner.config, **after)
+        second = make_learner(config, start=False)
+        second.load_state_dict(load_checkpoint(tmp_path)["learner"], tmp_path)
+        second.set_env_states(learner.env_states())
+        targets = []
+        monkeypatch.setattr(
+            second.learning, "update_target", lambda seen=targets, now=second: seen.append(now.env_steps)
+        )
+        begun_at, updates = second.env_steps, second.learning.updates
+        train_until(second, begun_at + 320)
+        due = (second.env_steps - begun_at) / config.steps_per_update
+        assert second.learning.updates - updates == pytest.approx(due, abs=3)
+        period = config.target_update_steps
+        assert len(targets) == pytest.approx(320 / period, abs=1)
+        assert all(late % period < 2 * config.num_envs for late in targets)
+        second.save_files(tmp_path)
+        save_checkpoint(tmp_path / "checkpoint.pt", {"learner": second.state_dict()})
+        learner = second
+
+
 def test_a_replay_of_another_number_of_environments_is_refused_by_name(tmp_path):
     first = make_learner()
     train_until(first, 500)
