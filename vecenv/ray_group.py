@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import vecenv
-from vecenv.errors import WorkerDied, WorkersUnavailable
+from vecenv.errors import LATE, WorkerDied, WorkersUnavailable
 from vecenv.protocol import WorkerConfig
 from vecenv.ray_actor import HostedActor
 from vecenv.ray_cluster import NotEnoughResources, RayConnection
@@ -22,7 +22,7 @@ from vecenv.ray_worker import SliceActor
 
 _CLOSE_SECONDS = 10.0
 #: Seconds that Ray gets to tell of a death, while there is nothing else to do.
-_MOMENT = 0.01
+_DEATH_TOLD_SECONDS = 0.01
 #: What is asked for too much, by the name of the setting that a user knows it by.
 _ADVICE_ON_SIZE = "use fewer workers, or set aside less for each with {}, which may be a fraction"
 
@@ -213,7 +213,7 @@ class ActorGroup:
             answered, look = wait_for_answers(runs, left)
             ready = [reference for reference, worker in references.items() if worker in answered]
             if look and not ready:  # a call that is finished, though not for an answer, tells of a death
-                ready, _ = ray.wait(list(references), timeout=min(left, _MOMENT))
+                ready, _ = ray.wait(list(references), timeout=min(left, _DEATH_TOLD_SECONDS))
             if ready or not left:
                 return ready
 
@@ -252,7 +252,7 @@ class ActorGroup:
                 return result
             self.note_death(worker, doing)  # an env has closed the descriptors of its process
         except ray.exceptions.GetTimeoutError:
-            self.note_death(worker, f"{doing} (longer than step_timeout)")
+            self.note_death(worker, f"{doing} {LATE}")
         except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError):
             self.note_death(worker, doing)
         except ray.exceptions.ObjectLostError:  # its node died after the call was finished

@@ -10,7 +10,7 @@ import time
 from multiprocessing import TimeoutError
 from typing import Any, NamedTuple
 
-from vecenv.errors import EnvFailure, env_error
+from vecenv.errors import LATE, EnvFailure, env_error
 from vecenv.pickling import dumps, dumps_given
 from vecenv.ray_calls import Question, RayCalls
 from vecenv.ray_worker import SliceReply
@@ -112,7 +112,7 @@ class RayRows(RayCalls):
         if not ready and shorter:
             for worker in {group.worker for group in self._groups.values()}:
                 if self._late_at(worker) <= time.monotonic():
-                    self._group.note_death(worker, "recv (longer than step_timeout)")
+                    self._group.note_death(worker, f"recv {LATE}")
         for reference in ready:
             reply = self._group.fetch(self._groups[reference].worker, reference, "recv")
             if reply is not None:
