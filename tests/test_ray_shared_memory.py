@@ -342,7 +342,7 @@ class ForkingEnv(CountEnv):
                 with contextlib.suppress(OSError):
                     if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:"):
                         os.close(descriptor)
-            time.sleep(6)
+            time.sleep(30)
             os._exit(0)
         return super().reset(seed=seed, options=options)
 
@@ -355,13 +355,56 @@ def test_an_actor_that_dies_is_told_of_though_its_pipe_stays_open():
         start = time.monotonic()
         with pytest.raises(WorkerDied):
             envs.step([0])
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20
+
+
+class LateKeyEnv(CountEnv):
+    """Has a new info field from its second step on."""
+
+    def step(self, action):
+        observation, *rest, info = super().step(action)
+        if self.time > 1:
+            info["late"] = self.time
+        return observation, *rest, info
+
+
+def test_an_interrupt_loses_no_info_field_that_was_announced_to_it(monkeypatch):
+    import ray
+
+    get = ray.get
+
+    def interrupted(*arguments, **settings):
+        monkeypatch.setattr(ray, "get", get)
+        raise KeyboardInterrupt
+
+    with ray_envs([functools.partial(LateKeyEnv, 0, 100), functools.partial(CountEnv, 1, 100)]) as envs:
+        envs.reset(seed=0)
+        assert counts_of(envs) == [1, 1]
+        monkeypatch.setattr(ray, "get", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0])
+        infos = envs.step([0, 0])[4]
+        assert infos["_late"].tolist() == [True, False]
+        assert infos["late"][0] == 3
+
+
+def pipes_of(process="self"):
+    """Pipes that a process has open."""
+    links = set()
+    for descriptor in os.listdir(f"/proc/{process}/fd"):
+        with contextlib.suppress(OSError):
+            links.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
+    return {link for link in links if link.startswith("pipe:")}
+
+
+def named(address):
+    return {f"pipe:[{inode}]" for inode in address.inodes}
 
 
 def test_pipes_are_found_by_their_address_and_nothing_else_is_taken_for_them():
-    before = len(os.listdir("/proc/self/fd"))
     control = np.zeros(TOLD + 1, np.int64)
     served = ServedRuns(control)
+    assert named(served.address) <= pipes_of()
     (write, read), (one, two) = served.address.descriptors, served.address.inodes
     for wrong in (RunAddress((write, read), (one, one)), RunAddress((write, 10**5), (one, two))):
         assert StepRun.of(control, os.getpid(), wrong) is None
@@ -371,6 +414,10 @@ def test_pipes_are_found_by_their_address_and_nothing_else_is_taken_for_them():
     run.ask()
     assert served.next(int(control[RUN]))
     assert not run.is_answered
+    run.ask()  # too early
+    served.answer(tells=False)
+    assert not run.is_answered, "it is another step that was made"
+    assert served.next(int(control[RUN]))
     served.answer(tells=False)
     assert wait_for_answers({7: run}, 5.0) == ([7], False)
     assert not run.tells
@@ -378,7 +425,35 @@ def test_pipes_are_found_by_their_address_and_nothing_else_is_taken_for_them():
     assert not served.next(int(control[RUN]) - 1)
     run.begin(lambda number: number)
     current = int(control[RUN])
+    run._signal.close()
+    run.wake()
     del run
     assert not served.next(current)  # the caller is gone
-    served._signal.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    served.close()
+    assert not named(served.address) & pipes_of()
+
+
+def test_pipes_that_cannot_be_had_leave_none_behind(monkeypatch):
+    pipe2, made = os.pipe2, []
+
+    def one_pair(flags):
+        if made:
+            raise OSError(24, "no descriptors are left")
+        made.extend(pipe2(flags))
+        return made
+
+    monkeypatch.setattr(os, "pipe2", one_pair)
+    with pytest.raises(OSError, match="no descriptors"):
+        ServedRuns(np.zeros(TOLD + 1, np.int64))
+    for descriptor in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_pipes_that_the_caller_cannot_open_are_closed(monkeypatch):
+    told = []
+    monkeypatch.setattr(StepRun, "of", lambda control, pid, address: told.append(address))
+    with ray_envs([CountEnv], num_workers=1) as envs:
+        envs.reset(seed=0)
+        assert counts_of(envs) == [1]
+        assert not named(told[0]) & pipes_of(envs.worker_pids[0])

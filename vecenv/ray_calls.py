@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_callable_name, values_per_env
 from vecenv.env_failures import env_failure, unpack_failures
-from vecenv.errors import EnvFailure, WorkerDied, env_error
+from vecenv.errors import LATE, EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos, Signature, value_in
 from vecenv.pickling import dumps, dumps_given
@@ -32,7 +32,7 @@ from vecenv.slice_stepper import index_of
 from vecenv.spaces import map_arrays
 
 #: Seconds in which no death is looked for, so that a step costs one request.
-_MOMENT = 0.5
+_AT_ONCE_SECONDS = 0.5
 #: Method of `SliceActor` and its arguments.
 Question = tuple[Any, ...]
 
@@ -174,22 +174,31 @@ class RayCalls(SendRecvVecEnv):
                 )
             if not ready:
                 for worker in self._pending.values():
-                    self._group.note_death(worker, f"{self._doing} (longer than step_timeout)")
+                    self._group.note_death(worker, f"{self._doing} {LATE}")
                 self._pending.clear()
             for reference in ready:
-                worker = self._pending.pop(reference)
-                self._take(worker, self._group.fetch(worker, reference, self._doing))
+                self._take_pending(reference, None)
 
     def _gather_at_once(self, timeout: float | None) -> bool:
         """The everyday case, all replies within a moment, by one request; False: not that case."""
         limits = [limit for limit in (timeout, self._replacements.time_left()) if limit is not None]
-        replies = self._group.fetch_all(list(self._pending), min([_MOMENT, *limits]))
+        replies = self._group.fetch_all(list(self._pending), min([_AT_ONCE_SECONDS, *limits]))
         if replies is None:
             return False
         for worker, reply in zip(list(self._pending.values()), replies, strict=True):
             self._take(worker, reply)
         self._pending.clear()
         return True
+
+    def _take_pending(self, reference: Any, limit: float | None) -> None:
+        """Fetch and take in one reply; after Ctrl-C in the midst of it, it is pending still, for `_settle`."""
+        worker = self._pending[reference]
+        try:
+            self._take(worker, self._group.fetch(worker, reference, self._doing, limit))
+        except Exception:
+            del self._pending[reference]
+            raise
+        del self._pending[reference]
 
     def _take(self, worker: int, reply: SliceReply | bytes | None) -> None:
         """Take in the reply of a worker to a whole call."""
@@ -268,8 +277,8 @@ class RayCalls(SendRecvVecEnv):
                 restarted.update(self._group.rows[worker])
                 self._replacements.start_clock()  # the repeated call has the time limit to itself
                 reference = self._ask(worker, self._questions[worker])
-                limit = self._replacements.time_left()
-                self._take(worker, self._group.fetch(worker, reference, self._doing, limit))
+                self._pending[reference] = worker
+                self._take_pending(reference, self._replacements.time_left())
         return sorted(restarted)
 
     def _replace_dead(self) -> list[int]:
@@ -319,6 +328,8 @@ class RayCalls(SendRecvVecEnv):
                 run = None if pipes is None else shared.open_run(address.pid, pipes)
                 if run is not None:
                     self._group.runs[worker] = run
+                elif pipes is not None:
+                    self._group.ask(worker, "give_up_runs")
                 self._shared[worker] = shared
 
     # -- calls of envs -----------------------------------------------------------------------------------------------

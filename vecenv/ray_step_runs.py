@@ -47,12 +47,21 @@ class ServedRuns:
 
     Args:
         control: see `RUN` and the others.
+
+    Raises:
+        OSError: no descriptors are left.
     """
 
     def __init__(self, control: Any) -> None:
         self._control = control
+        self._step = 0
         asked, write_asked = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        read_made, made = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            read_made, made = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            os.close(asked)
+            os.close(write_asked)
+            raise
         self._signal = Signal(asked, made)
         self._far = [write_asked, read_made]
         self.address = RunAddress((write_asked, read_made), (os.fstat(write_asked).st_ino, os.fstat(read_made).st_ino))
@@ -69,6 +78,7 @@ class ServedRuns:
         control = self._control
         while control[RUN] == run:
             if control[ASKED] != control[MADE]:
+                self._step = control[ASKED].item()
                 return True
             if not poll.poll()[0][1] & select.POLLIN:
                 return False
@@ -76,13 +86,17 @@ class ServedRuns:
         return False
 
     def answer(self, tells: bool) -> None:
-        """The step is made; ``tells``: the result of the call says more about it."""
-        control = self._control
+        """The step that `next` told of is made; ``tells``: the result of the call says more about it."""
         if tells:
-            control[TOLD] = control[ASKED]
-        control[MADE] = control[ASKED]
+            self._control[TOLD] = self._step
+        self._control[MADE] = self._step
         with contextlib.suppress(BrokenPipeError):
             self._signal.send()
+
+    def close(self) -> None:
+        """There will be no runs; a second call does nothing."""
+        self.leave_far_ends()
+        self._signal.close()
 
 
 class StepRun:

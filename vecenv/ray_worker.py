@@ -1,4 +1,4 @@
-"""What a Ray actor runs: a share of the envs over arrays of its own, one reply per call.
+"""What a Ray actor runs: a share of the envs over arrays of its own, one reply per call, or per run of steps.
 
 A reply carries the rows of the call as a few arrays, which Ray puts into its object store once and the caller reads
 there without a copy; whatever is no array is pickled beside them, and only where there is any. A caller on the same
@@ -152,6 +152,10 @@ class SliceActor(HostedActor):
         except OSError:  # no descriptors are left
             return None
         return self._runs.address
+
+    def give_up_runs(self) -> None:
+        """The caller cannot open what `leave_rows` gave for `run_steps`."""
+        self._runs.close()
 
     # -- steps and resets --------------------------------------------------------------------------------------------
 
