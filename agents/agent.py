@@ -187,11 +187,17 @@ class Agent:
         """Play whole episodes; each environment plays its share of them, fixed beforehand.
 
         Args:
-            envs: made with ``statistics=True``; stays the caller's. None: made from the config and closed.
+            envs: made with ``statistics=True``, or wrapped so that infos tell of episodes; stays the caller's. None:
+                made from the config and closed.
             episodes: at least 1.
             seed: of the environments and of the policy's draws.
             max_steps: steps per environment after which unfinished episodes are given up; None: no limit.
             sample: as of :meth:`policy`.
+
+        Raises:
+            UnknownSetting: before training; infos of ``envs`` do not tell of episodes, or it does not reset by itself.
+            CheckpointError: the spaces are others.
+            VecEnvError: an environment or a worker failed.
         """
         if envs is not None:
             return play_episodes(envs, self.policy(envs, sample=sample, seed=seed), episodes, seed, max_steps)

@@ -10,7 +10,7 @@ import numpy as np
 from vecenv import VecEnv
 
 from .actions import EnvActions
-from .env_checks import require_autoreset, require_statistics
+from .env_checks import has_statistics, require_autoreset, require_statistics, require_told
 from .inference import BatchedPolicy
 from .learner import Episode, finished_episodes
 
@@ -39,14 +39,21 @@ class EpisodePlayer:
         require_autoreset(envs)
         require_statistics(envs)
         self._envs = envs
+        self._is_sure = has_statistics(envs)
         self._policy = policy
         self._to_env = EnvActions(envs.single_action_space)
         self._observations, _ = envs.reset(seed=seed)
 
     def step(self) -> dict[int, Episode]:
-        """One step of all environments; the episodes that ended, by environment."""
+        """One step of all environments; the episodes that ended, by environment.
+
+        Raises:
+            UnknownSetting: infos do not tell of one that did.
+        """
         actions = self._to_env(self._policy.act(self._observations).actions)
-        self._observations, _, _, _, infos = self._envs.step(actions)
+        self._observations, _, terminations, truncations, infos = self._envs.step(actions)
+        if not self._is_sure:
+            require_told(terminations | truncations, infos)
         episodes = finished_episodes(infos)
         return dict(zip(np.flatnonzero(infos["_episode"]).tolist(), episodes, strict=True)) if episodes else {}
 
@@ -64,6 +71,9 @@ def play_episodes(
         num_episodes: at least 1.
         seed: of the environments.
         max_steps: steps per environment after which nothing is played any more; None: no limit.
+
+    Raises:
+        UnknownSetting: infos do not tell of episodes, or ``envs`` does not reset by itself.
     """
     shares = np.full(envs.num_envs, num_episodes // envs.num_envs)
     shares[: num_episodes % envs.num_envs] += 1

@@ -128,6 +128,27 @@ def test_playing_never_waits_for_episodes_that_nobody_tells_of(tmp_path):
             agent.evaluate(envs, episodes=2)
 
 
+def test_wrappers_around_vector_envs_are_played_in_where_somebody_tells_of_episodes(tmp_path):
+    agent = Agent(RunConfig("CartPole-v1", algorithm="es", settings=SMALL["es"]))
+    agent.train(run_dir=tmp_path)
+
+    def envs(**made_with):
+        return vecenv.make_vec("CartPole-v1", 2, backend="sync", **made_with)
+
+    def wrapped(vector_env):
+        return gymnasium.wrappers.vector.TransformReward(vector_env, lambda rewards: rewards)
+
+    with envs(statistics=True) as plain:
+        expected = agent.evaluate(plain, episodes=3)
+    for telling in (wrapped(envs(statistics=True)), gymnasium.wrappers.vector.RecordEpisodeStatistics(envs())):
+        assert agent.evaluate(telling, episodes=3) == expected
+        telling.close()
+    silent = wrapped(envs())
+    with pytest.raises(UnknownSetting, match="make envs with statistics=True"):
+        agent.evaluate(silent, episodes=3)
+    silent.close()
+
+
 class Sized(gymnasium.Env):
     """Episodes of three steps; observations of one shape."""
 
