@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
 import zipfile
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -72,12 +74,27 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            torch.save(plain, file)
+            with _sums_written():
+                torch.save(plain, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _sums_written() -> Iterator[None]:
+    """Torch writes the sums that :func:`_check_sums` compares, whatever the program has set; older ones always do."""
+    if not hasattr(torch.serialization, "set_crc32_options"):
+        yield
+        return
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(True)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def _reason(error: Exception) -> str:
@@ -91,9 +108,11 @@ def _reason(error: Exception) -> str:
 def _check_sums(file: Path) -> None:
     """Compare the parts of a file with the sums that were written with them, which torch does not do.
 
+    A file that is no archive at all is left to torch, whose words for it are better.
+
     Raises:
         CheckpointError: one of them is another one.
-        Exception: the file is none that can be read; what torch says of it is better.
+        zipfile.BadZipFile: what stands before a part, or the table of them, is damaged.
     """
     if not zipfile.is_zipfile(file):
         return

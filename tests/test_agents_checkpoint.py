@@ -268,3 +268,15 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"not a readable checkpoint .its part .* is damaged"):
         load_checkpoint(path)
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "set_crc32_options"), reason="torch always writes them")
+def test_sums_are_written_whatever_the_program_has_set(tmp_path):
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        save_checkpoint(tmp_path / "checkpoint.pt", {"weights": torch.ones(3)})
+        assert not torch.serialization.get_crc32_options()
+    finally:
+        torch.serialization.set_crc32_options(before)
+    assert load_checkpoint(tmp_path)["weights"].tolist() == [1.0, 1.0, 1.0]
