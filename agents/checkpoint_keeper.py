@@ -264,9 +264,10 @@ class CheckpointKeeper:
 
     def _check_fixed_settings(self, before: dict[str, Any]) -> None:
         """Refuse another value of a setting that the state already holds: the new one would silently count nothing."""
-        for name in find_algorithm(self._config.algorithm).fixed_settings:
-            now = getattr(self._config.settings, name)
-            if before.get(name, now) != now:
+        settings = self._config.settings
+        for name, counts in find_algorithm(self._config.algorithm).fixed_settings.items():
+            now = getattr(settings, name)
+            if before.get(name, now) != now and counts(settings):
                 raise UnknownSetting(
                     f"{name} cannot be changed in the middle of a run: it was {before[name]!r}, and {now!r} was given"
                 )

@@ -21,6 +21,7 @@ from .dqn_update import QLearning
 from .env_checks import require_autoreset, require_number, require_statistics
 from .inference import BatchedPolicy, EpsilonGreedy
 from .learner import Algorithm, CollectionInterrupted, Episode, UpdateReport
+from .networks import sees_images
 from .prioritized_replay import Priorities
 from .q_networks import build_q_network
 from .replay_buffer import ReplayBuffer
@@ -358,5 +359,9 @@ ALGORITHM = Algorithm(
     env_settings,
     evaluation_policy,
     run_defaults={"checkpoint_seconds": 300.0},
-    fixed_settings=("value_min", "value_max", "subtract_mean_image"),
+    fixed_settings={
+        "value_min": lambda config: config.categorical,
+        "value_max": lambda config: config.categorical,
+        "subtract_mean_image": sees_images,
+    },
 )

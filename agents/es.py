@@ -22,6 +22,7 @@ from .config import Precision
 from .es_config import ES_PRESETS, USED_ONLY_WITH, ESConfig
 from .inference import BatchedPolicy
 from .learner import Algorithm, Episode, UpdateReport
+from .networks import sees_images
 from .perturbation import FITNESS_SHAPING, estimate_gradient
 from .population_engine import ENGINES, EngineRequest, EnvMaker, env_maker_of
 from .population_evaluation import Broadcast, PairResult
@@ -329,6 +330,6 @@ ALGORITHM = Algorithm(
     env_settings,
     evaluation_policy,
     run_defaults={"backend": "auto-fast"},
-    fixed_settings=("subtract_mean_image",),
+    fixed_settings={"subtract_mean_image": sees_images},
     used_only_with=USED_ONLY_WITH,
 )

@@ -164,7 +164,8 @@ class Algorithm:
         run_defaults: fields of `RunConfig` that default to another value for this algorithm.
         is_data_parallel: several ranks can learn together; the learner then takes ``world``, see
             :class:`~vecenv.agents.distributed.World`.
-        fixed_settings: hyper-parameters that stay as they are when a run goes on, because its state holds them.
+        fixed_settings: hyper-parameter that stays as it is when a run goes on, because its state holds it -> whether it
+            counts for anything, with these hyper-parameters.
         used_only_with: hyper-parameter -> the one that decides whether it counts, and with which of its values.
     """
 
@@ -176,5 +177,5 @@ class Algorithm:
     evaluation_policy: EvaluationPolicy
     run_defaults: Mapping[str, Any] = field(default_factory=dict)
     is_data_parallel: bool = False
-    fixed_settings: tuple[str, ...] = ()
+    fixed_settings: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     used_only_with: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)

@@ -236,6 +236,11 @@ def torch_seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def sees_images(config: Any) -> bool:
+    """Whether hyper-parameters ask for a network that sees images, which alone have a mean image."""
+    return bool(config.network != "mlp")
+
+
 def convolutions_for(space: gymnasium.spaces.Box, name: str) -> tuple[tuple[tuple[int, int, int], ...], int]:
     """The entry of `CONVOLUTIONS` for a network that is to read observations of a space.
 

@@ -18,7 +18,7 @@ from .distributed import ALONE, OwnRows, World
 from .env_checks import require_number, require_statistics
 from .inference import ACTION_HEADS, ActionHead, BatchedPolicy
 from .learner import Algorithm, CollectionInterrupted, Episode, UpdateReport
-from .networks import CNNTrunk, build_actor_critic
+from .networks import CNNTrunk, build_actor_critic, sees_images
 from .overlapped_collector import OverlappedCollector
 from .ppo_update import LOSS_FIGURES, PPOUpdate
 from .precision import (
@@ -366,5 +366,5 @@ ALGORITHM = Algorithm(
     env_settings,
     evaluation_policy,
     is_data_parallel=True,
-    fixed_settings=("subtract_mean_image",),
+    fixed_settings={"subtract_mean_image": sees_images},
 )

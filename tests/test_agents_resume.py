@@ -17,6 +17,7 @@ import vecenv
 from vecenv import cli
 from vecenv.agents import checkpoint_keeper, ppo_update, stopping, training_run
 from vecenv.agents.agent import Agent
+from vecenv.agents.algorithms import ALGORITHMS, find_algorithm
 from vecenv.agents.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from vecenv.agents.config import PPOConfig, RunConfig
 from vecenv.agents.display import ProgressDisplay
@@ -204,9 +205,7 @@ def test_other_spaces_and_other_algorithms_are_one_line(finished, tmp_path, caps
 @pytest.mark.parametrize(
     ("name", "words", "flag"),
     [
-        ("ppo", SMALL[:4], "--no-subtract-mean-image"),
-        ("es", ("--num-pairs", "1", "--hidden-size", "2"), "--no-subtract-mean-image"),
-        ("dqn", ("--num-envs", "1", "--learning-starts", "90"), "--value-max=20"),
+        ("dqn", ("--num-envs", "1", "--learning-starts", "90", "--categorical"), "--value-max=20"),
     ],
 )
 def test_a_setting_that_the_saved_state_holds_is_not_changed_in_silence(name, words, flag, tmp_path, capsys):
@@ -214,6 +213,28 @@ def test_a_setting_that_the_saved_state_holds_is_not_changed_in_silence(name, wo
     code, _, errors = run(capsys, "train", name, "--resume", tmp_path / "a", "--total-steps", 200, flag)
     assert (code, len(errors.splitlines())) == (2, 1)
     assert "cannot be changed in the middle of a run: it was" in errors
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "flags"),
+    [
+        ("ppo", SMALL[:4], ("--no-subtract-mean-image",)),
+        ("es", ("--num-pairs", "1", "--hidden-size", "2"), ("--no-subtract-mean-image",)),
+        ("dqn", ("--num-envs", "1", "--learning-starts", "90"), ("--value-max=20", "--no-subtract-mean-image")),
+    ],
+)
+def test_a_setting_that_counts_for_nothing_may_change(name, words, flags, tmp_path, capsys):
+    assert run(capsys, "train", name, *CARTPOLE, *words, "--total-steps", 100, "--run-dir", tmp_path / "a")[0] == 0
+    assert run(capsys, "train", name, "--resume", tmp_path / "a", "--total-steps", 200, *flags)[0] == 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_mean_image_stays_where_there_are_images(algorithm):
+    counts = find_algorithm(algorithm).fixed_settings["subtract_mean_image"]
+    settings = find_algorithm(algorithm).config
+    assert counts(settings(network="small-cnn"))
+    assert counts(settings(network="nature-cnn"))
+    assert not counts(settings(network="mlp"))
 
 
 @pytest.mark.parametrize(
