@@ -21,7 +21,7 @@ from .config import RunConfig
 from .inference import BatchedPolicy
 from .playing import MOST_ENVS, PlayedEpisodes, play_episodes
 from .setting_checks import check_count, check_seed
-from .video import check_clip_path, make_rendered_envs, record_clip
+from .video import check_clip_path, make_rendered_envs, no_screen, record_clip
 
 EXIT_FAILED = 1
 DESCRIPTION = (
@@ -114,7 +114,7 @@ def _play(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments) 
 
 
 def _record(run: RunConfig, checkpoint: dict[str, Any], arguments: EvalArguments, path: Path) -> None:
-    with make_rendered_envs(run) as envs:
+    with no_screen(), make_rendered_envs(run) as envs:
         policy = _policy(run, checkpoint, arguments, envs)
         frames = record_clip(envs, policy, path, arguments.seed, arguments.video_frames)
     print(f"{path}: {frames} frames of one episode")

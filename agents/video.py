@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +39,31 @@ def check_clip_path(path: Path) -> None:
         raise UnknownSetting("--video: mp4 needs an encoder (pip install imageio-ffmpeg); .gif needs none")
 
 
+@contextlib.contextmanager
+def no_screen() -> Iterator[None]:
+    """Frames are drawn in memory while this lasts.
+
+    SDL, which draws classic control, would still look for a screen, and complain on stderr where there is none. A
+    driver that the user has named is left alone.
+    """
+    if "SDL_VIDEODRIVER" in os.environ:
+        yield
+        return
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    try:
+        yield
+    finally:
+        os.environ.pop("SDL_VIDEODRIVER", None)
+
+
 def make_rendered_envs(run: RunConfig) -> vecenv.VecEnv:
     """One environment of a run that renders frames.
 
-    They are drawn in memory. SDL, which draws classic control, would still look for a screen, and complain on stderr
-    where there is none; a driver that the user has named is left alone.
+    It is drawn in :func:`no_screen`.
 
     Raises:
         UnknownSetting: it has no pictures.
     """
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
         return vecenv.make_vec(run.env, 1, "sync", preprocess=run.preprocess, statistics=True, render_mode="rgb_array")
     except (TypeError, ValueError, EnvError) as error:

@@ -117,18 +117,25 @@ def test_a_gif_shows_one_episode(checkpoint, tmp_path, capsys):
 def test_a_clip_is_drawn_without_a_screen():
     pytest.importorskip("pygame")
     script = """
+import os
 from vecenv.agents.config import RunConfig
-from vecenv.agents.video import make_rendered_envs
+from vecenv.agents.video import make_rendered_envs, no_screen
 
-with make_rendered_envs(RunConfig("CartPole-v1")) as envs:
+with no_screen(), make_rendered_envs(RunConfig("CartPole-v1")) as envs:
     envs.reset(seed=0)
-    print(envs.render()[0].shape)
+    print(envs.render()[0].shape, os.environ.pop("SDL_VIDEODRIVER"))
+os.environ["SDL_VIDEODRIVER"] = "named"
+with no_screen():
+    print(os.environ.pop("SDL_VIDEODRIVER"))
+with no_screen():
+    pass
+print("SDL_VIDEODRIVER" in os.environ)
 """
     screens = ("SDL_VIDEODRIVER", "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY")
     environment = {name: value for name, value in os.environ.items() if name not in screens}
     command = [sys.executable, "-c", script]
     drawn = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert drawn.stdout == "(400, 600, 3)\n"
+    assert drawn.stdout == "(400, 600, 3) dummy\nnamed\nFalse\n"
     assert "XDG_RUNTIME_DIR" not in drawn.stderr
 
 
