@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
-
-from vecenv import make_vec
 
 ENGINES = {"ale": ("ale_py", "PongNoFrameskip-v4"), "envpool": ("envpool", "CartPole-v1")}
 
@@ -63,20 +60,23 @@ def test_threads_end_with_close_and_with_the_engine_that_another_one_replaces(ba
     package, env_id = ENGINES[backend]
     pytest.importorskip(package)
 
-    def at_most(threads: int) -> bool:
-        end = time.monotonic() + 10
-        while (over := len(os.listdir("/proc/self/task")) > threads) and time.monotonic() < end:
-            time.sleep(0.01)
-        return not over
-
-    before = len(os.listdir("/proc/self/task"))
-    envs = make_vec(env_id, 3, backend, backend_options={"num_threads": 3})
-    envs.reset(seed=0)
-    envs.step([0, 0, 0])
-    running = len(os.listdir("/proc/self/task"))
-    assert running > before
-    envs.reset(seed=1)
-    envs.step([0, 0, 0])
-    assert at_most(running)
-    envs.close()
-    assert at_most(before)
+    script = (
+        "import os, sys, time, vecenv\n"
+        "def count():\n    return len(os.listdir('/proc/self/task'))\n"
+        "def at_most(threads):\n"
+        "    end = time.monotonic() + 10\n"
+        "    while (over := count() > threads) and time.monotonic() < end:\n        time.sleep(0.01)\n"
+        "    return not over\n"
+        "before = count()\n"
+        f"envs = vecenv.make_vec({env_id!r}, 3, {backend!r}, backend_options={{'num_threads': 3}})\n"
+        "envs.reset(seed=0)\nenvs.step([0, 0, 0])\n"
+        "running = count()\n"
+        "assert running > before\n"
+        "envs.reset(seed=1)\nenvs.step([0, 0, 0])\n"
+        "assert at_most(running), f'{count()} threads, {running} before the second engine'\n"
+        "envs.close()\n"
+        "assert at_most(before), f'{count()} threads, {before} before the first engine'\n"
+        "sys.exit(7)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 7, finished.stderr
