@@ -63,17 +63,14 @@ class WorkerCalls(SendRecvVecEnv):
         self._reset_rows = list(range(self.num_envs)) if selected is None else selected.nonzero()[0].tolist()
         self._recovery.forgive()
         self._send(self._resets, AsyncState.WAITING_RESET)
-        for worker, message in enumerate(self._resets):
-            if message is None:
-                self._leave_alone(worker, slot)
 
-    def _leave_alone(self, worker: int, slot: int) -> None:
+    def _leave_alone(self, worker: int) -> None:
         """Answer a reset in place of a worker none of whose envs it concerns: their rows keep what they hold."""
         rows = self._group.rows[worker]
         self._arena.clear(rows)
         if self._objects is None:
             last = self.observations
-            copy_arrays(self._slot_views[slot], last, index_of(rows))
+            copy_arrays(self._slot_views[self._next_slot()], last, index_of(rows))
         self._control.message_counts[worker] = 0
         self._control.answered[worker] = self._sequence
 
@@ -125,6 +122,9 @@ class WorkerCalls(SendRecvVecEnv):
         self._sequence += 1
         self._control.sequence[0] = self._sequence
         self._early_copy = None
+        for worker, message in enumerate(messages):
+            if message is None:  # before others are asked: a Ctrl-C in between would leave it unanswered
+                self._leave_alone(worker)
         self._state = state
         self._recovery.start_clock()
         for worker, message in enumerate(messages):
@@ -160,7 +160,11 @@ class WorkerCalls(SendRecvVecEnv):
         self._state = AsyncState.DEFAULT
         if self._group.deaths:
             self._early_copy = None  # rows of a worker that takes the place of another come later
-        restarted = self._recover_call() if self._group.deaths else []
+        try:
+            restarted = self._recover_call() if self._group.deaths else []
+        except BaseException:
+            self._drop_messages()  # else they would count for the next call
+            raise
         if self._doing == "step" and self._recovery.restarts:
             self._recovery.note_finished_step(self._done, restarted)
         replies = self._group.take_messages()
@@ -179,6 +183,13 @@ class WorkerCalls(SendRecvVecEnv):
                 self._note_failures((failure.env_index for failure in failures), resets)
             raise env_error(failures, self._doing) from failures[0].exception
         return replies
+
+    def _drop_messages(self) -> None:
+        """Take what the workers told of a call that has failed; info fields are announced only once."""
+        for messages in self._group.take_messages():
+            for kind, value in messages:
+                if kind == "columns":
+                    self._add_columns(value)
 
     def _wait(self, timeout: float | None) -> bool:
         """Wait for the workers; one that takes longer than `step_timeout` is killed and counts as dead."""
@@ -246,9 +257,7 @@ class WorkerCalls(SendRecvVecEnv):
         super()._check_open(doing)
         self._check_no_fork(doing, self._group.belongs_here)
         if self._group.closed:
-            raise ClosedEnvironmentError(
-                f"`{doing}` was called after the exit of the interpreter had ended the workers"
-            )
+            raise ClosedEnvironmentError(f"`{doing}` was called after the workers had been ended")
 
     def _check_idle(self, doing: str) -> None:
         self._check_open(doing)
