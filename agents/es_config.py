@@ -88,9 +88,9 @@ class ESConfig:
         if self.ray_address is not None and not isinstance(self.ray_address, str):
             raise UnknownSetting(f"ray_address must be 'host:port', 'auto' or 'local', got {self.ray_address!r}")
         check_kinds(self, ESConfig)
-        for name, (decider, choices) in USED_ONLY_WITH.items():
-            if getattr(self, name) != getattr(ESConfig, name) and getattr(self, decider) not in choices:
-                needed, given = " or ".join(choices), getattr(self, decider)
+        for name, (decider, fitting) in USED_ONLY_WITH.items():
+            if getattr(self, name) != getattr(ESConfig, name) and getattr(self, decider) not in fitting:
+                needed, given = " or ".join(fitting), getattr(self, decider)
                 raise UnknownSetting(f"{name} needs {decider} {needed}, got {decider} {given}")
 
     @property
