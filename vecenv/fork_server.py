@@ -116,7 +116,9 @@ class ForkServer:
                     break
                 except (OSError, EOFError) as error:
                     self._forget()
-                    if attempt or isinstance(error, TimeoutError):  # that is what the user's own alarm may raise
+                    if isinstance(error, TimeoutError):  # the user's own alarm: nothing here has a time limit
+                        raise
+                    if attempt:
                         raise RuntimeError(f"the fork server cannot be started: {error}") from error
             if isinstance(reply, str):
                 raise RuntimeError(f"the fork server cannot fork a worker: {reply}")
@@ -130,8 +132,10 @@ class ForkServer:
                 return None
             try:
                 code = self._ask({"word": "exit", "pid": pid}, [])
-            except (OSError, EOFError):
+            except (OSError, EOFError) as error:
                 self._forget()
+                if isinstance(error, TimeoutError):  # as in `launch`
+                    raise
                 return None
             return None if code is None else int(code)
 
