@@ -450,6 +450,20 @@ def test_keys_that_are_named_like_masks(build):
             np.testing.assert_array_equal(infos["_y"], [2, 2])
 
 
+class TwoUnderscoresEnv(CountEnv):
+    def step(self, action):
+        return *super().step(action)[:4], {"x": 5} if self.uid else {"__x": 1}
+
+
+@both
+def test_a_key_with_two_underscores_is_no_mask(build):
+    expected = {"x": [0, 5], "_x": [False, True], "__x": [1, 0], "___x": [True, False]}
+    with build(count_fns(2, TwoUnderscoresEnv)) as envs:
+        envs.reset()
+        for _ in range(3):
+            assert {key: value.tolist() for key, value in envs.step([0, 0])[4].items()} == expected
+
+
 @both
 def test_dict_keys_with_dots(build):
     class Dots(CountEnv):

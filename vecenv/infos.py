@@ -56,9 +56,8 @@ def add_info(infos: Infos, info: dict[str, Any], row: int, num_envs: int) -> Non
         if _names_a_mask(key, info) or (type(key) is str and key.startswith("_") and _is_value(key[1:], infos)):
             continue
         present = infos.get(key)
-        if present is None:
-            for name in (f"_{key}", f"__{key}"):  # what another env calls as the mask is called now
-                infos.pop(name, None)
+        if present is None and infos.pop(f"_{key}", None) is not None:  # so another env calls what is now the mask
+            infos.pop(f"__{key}", None)
         mask = infos.get(f"_{key}")
         if mask is None:
             mask = np.zeros(num_envs, np.bool_)
