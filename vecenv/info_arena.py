@@ -122,7 +122,7 @@ class InfoArena:
         return infos
 
     def clear(self, rows: list[int]) -> None:
-        """Forget the rows of a worker that has died."""
+        """Forget rows of a worker that has died, or that a masked reset leaves alone."""
         for _, _, mask in self._views:
             mask[rows] = False
 

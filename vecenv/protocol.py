@@ -2,7 +2,8 @@
 
 A whole step is started by writing the sequence number, slot and actions, then the step number, and waking every worker;
 the step number comes last because a worker may look at it without having been woken. A worker answers by writing the
-call's sequence number and waking the caller. Rows that are sent alone (`send`/`recv`) carry numbers of their own.
+call's sequence number and waking the caller; the caller answers for workers that a masked reset does not concern. Rows
+that are sent alone (`send`/`recv`) carry numbers of their own.
 
 Everything else are messages. To a worker, `(word, *values)`: column, actions, row_actions, row_resets, step, reset,
 call, set_attr, get_state, load_states, place_states, offer, adopt, let_go, close. Back, `(word, value)`: built, failed,
@@ -85,9 +86,9 @@ class Control:
         step: `[1] int64` number of the newest whole step.
         slot: `[1] int64` slot that the call writes observations into.
         wide: `[1] int64` whether float actions are wider than their space.
-        answered: `[workers] int64` number of the call that each worker answered last.
+        answered: `[workers] int64` number of the newest call that each worker has answered, or the caller for it.
         message_counts: `[workers] int64` how many messages belong to that answer.
-        messages_sent: `[workers] int64` how many messages were ever sent to each worker; counted after they are sent.
+        messages_sent: `[workers] int64` messages sent to each worker, except to close; counted after they are sent.
         row_requests: `[workers] int64` how many rows were ever sent alone to each worker.
         rows_finished: `[workers] int64` how many rows each worker ever finished.
         rows_wanted: `[1] int64` at how many of them, of all workers, the caller wants to be woken.
