@@ -155,7 +155,8 @@ class _Worker:
                 return
             if signal_fd in ready:
                 self._signals.clear()
-                if not self._serve_block():
+                # A message may be there before its number is seen, where stores are not seen in order.
+                if not (self._serve_sent_before() and self._serve_block()):
                     return
 
     def _serve_block(self) -> bool:
