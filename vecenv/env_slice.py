@@ -96,7 +96,8 @@ def _surely_differ(saved: Any, expected: Any) -> bool:
 
 
 def _can_be_compared(space: Any) -> bool:
-    return type(space).__eq__ is not object.__eq__ and all(_can_be_compared(part) for part in _parts(space).values())
+    equality: Any = type(space).__eq__
+    return equality is not object.__eq__ and all(_can_be_compared(part) for part in _parts(space).values())
 
 
 def _parts(space: Any) -> dict[Any, Any]:
