@@ -26,12 +26,12 @@ machine has.
 `make_vec(..., backend="ray")` starts a cluster on this machine, or joins the one that `RAY_ADDRESS` or
 `backend_options=dict(address="host:port")` names. Every actor hosts a share of the environments and answers a step with
 one message: its rows as arrays, which Ray puts into its object store once and the caller reads there without a copy
-(below 100 kB Ray sends them in the message itself, as it does up to 4 MiB in a cluster started for us). An actor on the
-caller's machine leaves its rows in memory that both map; where all actors run there, and steps have nothing more to
-tell, they are asked and answered through that memory and two pipes, without a message. Here rows are sent
-(`share_memory=False`), since the model is about actors on other machines. `envs.worker_machines` and `envs.worker_pids`
-say where the actors run. `backend_options` also takes `num_cpus`, `num_gpus`, `memory` and `resources` of every actor,
-`scheduling_strategy`, `runtime_env`, `on_worker_failure` and `step_timeout`.
+(below 100 kB Ray sends them in the message itself, as it does up to 4 MiB in a cluster started for us: on one machine
+that is cheaper). An actor on the caller's machine leaves its rows in memory that both map; where all actors run there,
+and steps have nothing more to tell, they are asked and answered through that memory and two pipes, without a message.
+Here rows are sent (`share_memory=False`), since the model is about actors on other machines. `envs.worker_machines` and
+`envs.worker_pids` say where the actors run. `backend_options` also takes `num_cpus`, `num_gpus`, `memory` and
+`resources` of every actor, `scheduling_strategy`, `runtime_env`, `on_worker_failure` and `step_timeout`.
 """
 
 _MODEL = """## The model
