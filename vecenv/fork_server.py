@@ -114,10 +114,9 @@ class ForkServer:
                     self._start()
                     reply = self._ask(request, [*standard, *descriptors])
                     break
+                except TimeoutError:  # the user's own alarm: nothing here has a time limit
+                    raise
                 except (OSError, EOFError) as error:
-                    self._forget()
-                    if isinstance(error, TimeoutError):  # the user's own alarm: nothing here has a time limit
-                        raise
                     if attempt:
                         raise RuntimeError(f"the fork server cannot be started: {error}") from error
             if isinstance(reply, str):
@@ -132,10 +131,9 @@ class ForkServer:
                 return None
             try:
                 code = self._ask({"word": "exit", "pid": pid}, [])
-            except (OSError, EOFError) as error:
-                self._forget()
-                if isinstance(error, TimeoutError):  # as in `launch`
-                    raise
+            except TimeoutError:  # as in `launch`
+                raise
+            except (OSError, EOFError):
                 return None
             return None if code is None else int(code)
 
@@ -157,6 +155,7 @@ class ForkServer:
         self._preloaded = set(_BASE_PRELOAD)
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> Any:
+        """Have the server's reply to a request; without one the server is forgotten."""
         if self._socket is None:
             raise EOFError
         data = pickle.dumps(request)

@@ -44,6 +44,11 @@ def dumps_given(what: str, value: Any) -> bytes:
         raise TypeError(f"{what}: cannot be sent to a worker process: {error}") from error
 
 
+def dumps_options(options: Any) -> bytes | None:
+    """Pickle the options of a reset, see `dumps_given`; where there are none, there is nothing to send."""
+    return None if options is None else dumps_given("options", options)
+
+
 def dumps_function(function: Any) -> bytes:
     """Pickle a constructor of envs for a worker, which imports what it can and gets the rest by value, see `by_value`.
 

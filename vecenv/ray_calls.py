@@ -18,7 +18,7 @@ from vecenv.env_failures import env_failure, unpack_failures
 from vecenv.errors import LATE, EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos, Signature, value_in
-from vecenv.pickling import dumps, dumps_given
+from vecenv.pickling import dumps, dumps_given, dumps_options
 from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_cluster import NotEnoughResources
 from vecenv.ray_group import ActorGroup
@@ -83,7 +83,7 @@ class RayCalls(SendRecvVecEnv):
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
         questions: list[Question] = []
-        given = None if options is None else dumps_given("options", options)
+        given = dumps_options(options)
         for own in self._group.rows:
             places = [place for place, row in enumerate(own) if selected is None or selected[row]]
             questions.append(("reset", dumps((places, [seeds[own[place]] for place in places], given))))

@@ -11,7 +11,7 @@ from multiprocessing import TimeoutError
 from typing import Any, NamedTuple
 
 from vecenv.errors import LATE, EnvFailure, env_error
-from vecenv.pickling import dumps, dumps_given
+from vecenv.pickling import dumps, dumps_options
 from vecenv.ray_calls import Question, RayCalls
 from vecenv.ray_worker import SliceReply
 
@@ -49,7 +49,7 @@ class RayRows(RayCalls):
             self._ask_for(_Group(worker, own, ("step_rows", places, self._actions_of(own, wide), wide)))
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
-        given = None if options is None else dumps_given("options", options)
+        given = dumps_options(options)
         self._begin_rows()
         for worker, own in self._split(rows):
             places = [row - self._group.rows[worker][0] for row in own]

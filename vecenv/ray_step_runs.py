@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vecenv.signals import Signal
+from vecenv.signals import Signal, poll_milliseconds
 
 #: Places in the array ``control`` of an actor's block: slot of the newest observations; whether actions are wide; the
 #: run that the caller wants, others are over; the last step that it asked for; the last that the actor has made; the
@@ -197,7 +197,7 @@ def wait_for_answers(runs: Mapping[int, StepRun], seconds: float) -> tuple[list[
     poll = select.poll()
     for run in runs.values():
         poll.register(run.read_fd, select.POLLIN)
-    events = dict(poll.poll(max(0.0, min(seconds, _LOOK_SECONDS)) * 1e3))
+    events = dict(poll.poll(poll_milliseconds(min(seconds, _LOOK_SECONDS))))
     woken = {worker: run for worker, run in runs.items() if run.read_fd in events} or runs
     for run in woken.values():
         run.clear()

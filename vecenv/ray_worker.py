@@ -29,7 +29,7 @@ from vecenv.protocol import WorkerConfig, column_arrays
 from vecenv.ray_actor import HostedActor
 from vecenv.ray_shared_block import BlockAddress, create_shared_block
 from vecenv.ray_step_runs import SLOT, TOLD, WIDE, RunAddress, ServedRuns
-from vecenv.slice_replies import description_message, dumps_by_row, load_envs, load_for
+from vecenv.slice_replies import description_message, dumps_by_row, load_envs, load_for, load_options
 from vecenv.spaces import copy_arrays, map_arrays
 
 Array = npt.NDArray[Any]
@@ -201,7 +201,7 @@ class SliceActor(HostedActor):
         def carry_out() -> None:
             if len(rows) < len(self._rows):
                 self._slice.keep_observations(self._slot)
-            self._slice.reset(self._slot, rows, seeds, _options_for(rows, options))
+            self._slice.reset(self._slot, rows, seeds, load_options(rows, options))
 
         return self._carry_out(carry_out, None)
 
@@ -211,7 +211,7 @@ class SliceActor(HostedActor):
 
         def reset(place: int) -> None:
             own = [rows[place]]
-            self._slice.reset(self._slot, own, [seeds[place]], _options_for(own, options))
+            self._slice.reset(self._slot, own, [seeds[place]], load_options(own, options))
 
         return self._one_by_one(rows, reset)
 
@@ -351,7 +351,3 @@ class SliceActor(HostedActor):
     def _named(self, by_row: dict[int, Any]) -> dict[int, Any]:
         """The same by index of the env in the whole."""
         return {self._rows[row]: value for row, value in by_row.items()}
-
-
-def _options_for(rows: list[int], options: bytes | None) -> Any:
-    return None if options is None else load_for(rows, options)

@@ -7,7 +7,12 @@ import socket
 import sys
 
 #: The longest time that `poll` takes, in milliseconds.
-LONGEST_POLL = 2**31 - 1
+_LONGEST_POLL = 2**31 - 1
+
+
+def poll_milliseconds(seconds: float | None) -> float | None:
+    """A time limit as `poll` takes it, which rounds parts of a millisecond up; None: without limit."""
+    return None if seconds is None else min(max(0.0, float(seconds)) * 1000, _LONGEST_POLL)
 
 
 def uses_linux_means() -> bool:

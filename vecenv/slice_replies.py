@@ -53,6 +53,11 @@ def load_for(rows: Sequence[int], data: bytes) -> Any:
         raise SliceFailed([env_failure(row, error) for row in rows]) from error
 
 
+def load_options(rows: Sequence[int], data: bytes | None) -> Any:
+    """Load the options of a reset of some envs, see `load_for`; None where there are none."""
+    return None if data is None else load_for(rows, data)
+
+
 def description_message(envs: Mapping[int, gym.Env[Any, Any]]) -> bytes:
     """What every env says about itself; whether they agree is for the caller to judge.
 

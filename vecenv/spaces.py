@@ -7,7 +7,7 @@ that Gymnasium's own batched spaces have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import singledispatch
 from typing import Any
 
@@ -151,21 +151,21 @@ def write_value(space: Space[Any], batch: Any, row: int, value: Any) -> None:
             missing = [key for key in space.spaces if key not in value]
             unknown = [key for key in value if key not in space.spaces]
             raise ValueError(f"keys differ from the space's: missing {missing}, unknown {unknown}")
-        for key, part in space.spaces.items():
-            try:
-                write_value(part, batch[key], row, value[key])
-            except (TypeError, ValueError) as error:
-                raise _in_part(key, error) from error
+        _write_parts(space.spaces.items(), batch, row, value)
     elif isinstance(space, Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             raise ValueError(f"expected a tuple of {len(space.spaces)} values, got {value!r}")
-        for index, part in enumerate(space.spaces):
-            try:
-                write_value(part, batch[index], row, value[index])
-            except (TypeError, ValueError) as error:
-                raise _in_part(index, error) from error
+        _write_parts(enumerate(space.spaces), batch, row, value)
     else:
         write_array(batch, row, value)
+
+
+def _write_parts(parts: Iterable[tuple[Any, Space[Any]]], batch: Any, row: int, value: Any) -> None:
+    for key, part in parts:
+        try:
+            write_value(part, batch[key], row, value[key])
+        except (TypeError, ValueError) as error:
+            raise _in_part(key, error) from error
 
 
 def _in_part(key: Any, error: Exception) -> Exception:

@@ -17,7 +17,7 @@ from vecenv.env_failures import env_failure
 from vecenv.errors import LATE, EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos
-from vecenv.pickling import dumps, dumps_given
+from vecenv.pickling import dumps, dumps_options
 from vecenv.protocol import BlockPlan, Control
 from vecenv.recovery import Recovery
 from vecenv.send_recv import SendRecvVecEnv
@@ -54,7 +54,7 @@ class WorkerCalls(SendRecvVecEnv):
     # -- whole calls, as VecEnv asks for them ------------------------------------------------------------------------
 
     def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        self._resets, given = [], None if options is None else dumps_given("options", options)
+        self._resets, given = [], dumps_options(options)
         for own in self._group.rows:
             rows = own if selected is None else [row for row in own if selected[row]]
             message = dumps(("reset", slot, rows, [seeds[row] for row in rows], given)) if rows else None

@@ -10,7 +10,7 @@ import numpy as np
 
 from vecenv.errors import EnvFailure, env_error
 from vecenv.infos import Infos
-from vecenv.pickling import dumps, dumps_given
+from vecenv.pickling import dumps, dumps_options
 from vecenv.protocol import RESET_ROW, STEP_ROW
 from vecenv.row_wait import RowWait
 from vecenv.spaces import copy_arrays, map_arrays
@@ -51,7 +51,7 @@ class WorkerRows(WorkerCalls):
 
     def _send_row_resets(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         self._raise_deaths()
-        given = None if options is None else dumps_given("options", options)
+        given = dumps_options(options)
         self._row_resets.update({row: (seeds[row], given) for row in rows})
         self._send_to_owners("row_resets", {row: self._row_resets[row] for row in rows})
         self._request_rows(rows, RESET_ROW)

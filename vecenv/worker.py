@@ -33,7 +33,7 @@ from vecenv.row_chunks import RowChunks
 from vecenv.row_wait import note_finished_rows
 from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal
-from vecenv.slice_replies import description_message, dumps_by_row, load_envs, load_for
+from vecenv.slice_replies import description_message, dumps_by_row, load_envs, load_for, load_options
 from vecenv.slice_stepper import index_of
 
 
@@ -249,8 +249,7 @@ class _Worker:
     def _reset(self, slot: int, rows: list[int], seeds: list[int | None], options: bytes | None) -> None:
         if len(rows) < len(self._slice.rows):
             self._slice.keep_observations(slot)  # first: the caller goes on to the slot though the options do not load
-        given = None if options is None else load_for(rows, options)
-        self._slice.reset(slot, rows, seeds, given)
+        self._slice.reset(slot, rows, seeds, load_options(rows, options))
 
     def _given(self, data: bytes) -> Any:
         return load_for(self._slice.rows, data)
@@ -333,8 +332,7 @@ class _Worker:
                 while row not in self._row_resets:  # its words are on the way
                     self._serve_next()
                 seed, options = self._row_resets.pop(row)
-                given = None if options is None else load_for([row], options)
-                self._slice.reset(slot, [row], [seed], given)
+                self._slice.reset(slot, [row], [seed], load_options([row], options))
             else:
                 self._slice.step(slot, [self._row_action(row)], [row])
         except SliceFailed as failed:

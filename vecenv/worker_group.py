@@ -19,7 +19,7 @@ from vecenv.errors import LATE, WorkerDied
 from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
 from vecenv.short_wait import ShortWait
-from vecenv.signals import LONGEST_POLL, Signal
+from vecenv.signals import Signal, poll_milliseconds
 from vecenv.slice_replies import loads_by_row
 from vecenv.worker_process import WorkerProcess, launch_worker
 
@@ -259,9 +259,7 @@ class WorkerGroup:
 
     def take_events(self, timeout: float | None, doing: str) -> None:
         """Sleep until something comes, then take it: wake-ups, messages, deaths."""
-        if timeout is not None:
-            timeout = min(float(timeout) * 1000, LONGEST_POLL) if timeout * 1000 >= 1 else float(timeout > 0)
-        for descriptor, _ in self._poller.poll(timeout):
+        for descriptor, _ in self._poller.poll(poll_milliseconds(timeout)):
             if self.closed:
                 raise ClosedEnvironmentError(f"`{doing}` was waited for while the vector env was closed")
             worker = self._worker_of.get(descriptor)

@@ -15,7 +15,7 @@ from vecenv.errors import UnknownSetting
 from vecenv.fork_server import fork_server, python_command, worker_environment
 from vecenv.forked_process import begin_process, run_to_end
 from vecenv.interrupts import interrupts_held_back
-from vecenv.signals import LONGEST_POLL
+from vecenv.signals import poll_milliseconds
 
 START_METHODS = ("forkserver", "spawn", "fork")
 
@@ -129,7 +129,7 @@ class WorkerProcess:
 def _readable(descriptor: int, timeout: float | None) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(None if timeout is None else min(max(0.0, float(timeout)) * 1000, LONGEST_POLL)))
+    return bool(poller.poll(poll_milliseconds(timeout)))
 
 
 def launch_worker(method: str, descriptors: Sequence[int], preload: Sequence[str]) -> WorkerProcess:
