@@ -103,6 +103,19 @@ _LEARNING = (
     "begin before the environments are built; starting Python and importing PyTorch are not in them."
 )
 
+
+def _long_learning(key: str, title: str, words: tuple[str, ...], quick_words: tuple[str, ...]) -> Entry:
+    return Entry(
+        f"learning-{key}",
+        f"Learning: {title}",
+        words,
+        quick_words,
+        note=_LEARNING,
+        is_long=True,
+        kept_by=("--run-dir", "trainings"),
+    )
+
+
 ENTRIES: tuple[Entry, ...] = (
     Entry(
         "throughput-pong",
@@ -189,32 +202,13 @@ ENTRIES: tuple[Entry, ...] = (
         note=_LEARNING,
         kept_by=("--run-dir", "trainings"),
     ),
-    Entry(
-        "learning-pong",
-        "Learning: PPO on Pong from pixels",
-        (*_PONG_PPO, "--seeds", "5"),
-        (*_PONG_PPO, "--seeds", "1"),
-        note=_LEARNING,
-        is_long=True,
-        kept_by=("--run-dir", "trainings"),
-    ),
-    Entry(
-        "learning-pong-dqn",
-        "Learning: DQN on Pong from pixels",
-        (*_PONG_DQN, "--seeds", "5"),
-        (*_PONG_DQN, "--seeds", "1"),
-        note=_LEARNING,
-        is_long=True,
-        kept_by=("--run-dir", "trainings"),
-    ),
-    Entry(
-        "learning-halfcheetah",
-        "Learning: evolution strategies on HalfCheetah",
+    _long_learning("pong", "PPO on Pong from pixels", (*_PONG_PPO, "--seeds", "5"), (*_PONG_PPO, "--seeds", "1")),
+    _long_learning("pong-dqn", "DQN on Pong from pixels", (*_PONG_DQN, "--seeds", "5"), (*_PONG_DQN, "--seeds", "1")),
+    _long_learning(
+        "halfcheetah",
+        "evolution strategies on HalfCheetah",
         (*_CHEETAH, "--seeds", "5", "--minutes", "20", "--", "--backend", "envpool"),
         (*_CHEETAH, "--seeds", "1", "--minutes", "1", "--", "--backend", "envpool"),
-        note=_LEARNING,
-        is_long=True,
-        kept_by=("--run-dir", "trainings"),
     ),
     Entry(
         "scaling",
