@@ -17,6 +17,19 @@ def _own_errors(errors: str) -> str:
     return before
 
 
+#: The parent goes on with its engine, and ends as its child did; what follows is the child's.
+FORK = """
+child = os.fork()
+if child:
+    envs.step([0, 0])
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def _finished(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize("ending", ["", "del envs", "envs.close()"])
 @pytest.mark.parametrize("backend", sorted(ENGINES))
@@ -27,12 +40,11 @@ def test_a_fork_refuses_instead_of_waiting_for_threads_that_it_does_not_have(bac
         "import os, sys, warnings\nwarnings.simplefilter('ignore')\n"
         "import gymnasium as gym, vecenv\n"
         f"envs = vecenv.make_vec({env_id!r}, 2, {backend!r})\nenvs.reset()\n"
-        "child = os.fork()\n"
-        "if child:\n    envs.step([0, 0])\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        f"{FORK}"
         "try:\n    envs.step([0, 0])\n"
         f"except gym.error.ClosedEnvironmentError:\n    {ending or 'pass'}\n    sys.exit(7)\n"
     )
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    finished = _finished(script)
     assert (finished.returncode, _own_errors(finished.stderr)) == (7, "")
 
 
@@ -46,11 +58,10 @@ def test_a_fork_with_an_engine_of_its_own_lets_the_other_one_be(backend: str) ->
         "import os, sys, warnings\nwarnings.simplefilter('ignore')\n"
         "import vecenv\n"
         f"make = lambda: vecenv.make_vec({env_id!r}, 2, {backend!r})\nenvs = make()\nenvs.reset()\n"
-        "child = os.fork()\n"
-        "if child:\n    envs.step([0, 0])\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        f"{FORK}"
         "own = make()\nown.reset()\nown.step([0, 0])\nown.close()\nenvs.close()\ndel envs\nsys.exit(7)\n"
     )
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    finished = _finished(script)
     assert (finished.returncode, _own_errors(finished.stderr)) == (7, "")
 
 
@@ -78,5 +89,5 @@ def test_threads_end_with_close_and_with_the_engine_that_another_one_replaces(ba
         "assert at_most(before), f'{count()} threads, {before} before the first engine'\n"
         "sys.exit(7)\n"
     )
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    finished = _finished(script)
     assert finished.returncode == 7, finished.stderr

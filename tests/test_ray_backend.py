@@ -354,33 +354,9 @@ def test_exceptions_of_envs_come_with_index_and_traceback():
             envs.call("no_such_method")
 
 
-class LoadsOnlyIn:
-    """Can be pickled anywhere and loaded only in one process."""
-
-    def __init__(self, pid):
-        self.pid = pid
-
-    def __reduce__(self):
-        return (_refuse_elsewhere, (self.pid,))
-
-
-def _refuse_elsewhere(pid):
-    if os.getpid() != pid:
-        raise ValueError("loaded elsewhere")
-    return "loaded"
-
-
-class SecretiveEnv(CountEnv):
-    """Gives, at the second step, an info that only its own process can load."""
-
-    def step(self, action):
-        observation, *rest, info = super().step(action)
-        if self.uid == 1 and self.time == 2:
-            info["secret"] = LoadsOnlyIn(os.getpid())
-        return observation, *rest, info
-
-
 def test_what_one_side_cannot_load_is_the_failure_of_envs():
+    from secretive_env import LoadsOnlyIn, SecretiveEnv  # here: actors import this module, and do not find that one
+
     with ray_envs([functools.partial(SecretiveEnv, uid) for uid in range(4)]) as envs:
         envs.reset()
         envs.step([0] * 4)

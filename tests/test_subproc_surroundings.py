@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secretive_env import LoadsOnlyIn, SecretiveEnv
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, fork_server
 from vecenv.channel import framed
@@ -166,35 +167,6 @@ def test_a_worker_that_we_have_killed_was_not_killed_by_others():
         envs.reset()
         with pytest.raises(WorkerDied, match=r"longer than step_timeout.*SIGKILL\. "):
             envs.step([0])
-
-
-class LoadsOnlyIn:
-    """Can be pickled anywhere and loaded only in one process."""
-
-    def __init__(self, pid):
-        self.pid = pid
-
-    def __reduce__(self):
-        return (_refuse_elsewhere, (self.pid,))
-
-
-def _refuse_elsewhere(pid):
-    if os.getpid() != pid:
-        raise ValueError("loaded elsewhere")
-    return "loaded"
-
-
-class SecretiveEnv(CountEnv):
-    """Gives, at the second step, an info that only its own process can load."""
-
-    def step(self, action):
-        observation, *rest, info = super().step(action)
-        if self.uid == 1 and self.time == 2:
-            info["secret"] = LoadsOnlyIn(os.getpid())
-        return observation, *rest, info
-
-    def secret(self):
-        return LoadsOnlyIn(os.getpid()) if self.uid == 2 else 0
 
 
 def test_what_cannot_be_loaded_by_the_caller_is_the_failure_of_its_env():
