@@ -197,7 +197,10 @@ def test_after_an_error_of_an_environment_its_worker_plays_on(workers: int, tmp_
         with pytest.raises(ValueError, match="not yet"):
             es.train_once(stop_after())
         assert es.train_once(stop_after()).figures["pairs_used"] == 2
-        assert all(worker.work is None for worker in engine_of(es)._workers)
+        # The one that did not fail may still be at the generation given up while the other plays this one alone.
+        is_over = stop_after()
+        while any(worker.work is not None for worker in engine_of(es)._workers):
+            es.train_once(is_over)
     finally:
         end(es)
 
