@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,27 @@ def test_editing_a_helper_changes_the_fused_kernel(tmp_path: Path) -> None:
     assert edited != before
     source.write_text(edited)
     assert finish(start(tmp_path))[0] == 43
+
+
+def test_kernels_are_loaded_without_what_only_compiling_needs(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    finish(start(tmp_path))
+    script = RESIZE.format(folder=str(tmp_path)) + textwrap.dedent(
+        """
+        assert "numba.np.linalg" not in sys.modules
+        import numba
+
+        @numba.njit
+        def compiled_later(screen, changed, weights, out):
+            kernels.resize_area_rows(screen, changed, weights, out)
+            return np.linalg.solve(np.eye(2), np.ones(2)).sum()
+
+        resized = np.zeros((84, 84), np.uint8)
+        print(compiled_later(np.full((210, 160), 7, np.uint8), np.ones(210, np.uint8), weights, resized), resized[9, 9])
+        """
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=150)
+    assert finished.stdout.split() == ["40", "1", "2.0", "7"], finished.stderr
 
 
 def test_kernels_work_where_no_cache_folder_can_be_written(tmp_path: Path) -> None:

@@ -68,13 +68,16 @@ class FrameMaker:
 
     def prepare(self) -> None:
         """Load the kernels."""
-        from vecenv.preprocess import image_kernels, kernels
+        from vecenv.preprocess import kernels
 
         self._observe = kernels.observe_screens
         self._shrink = kernels.shrink_screens
         self._resize = kernels.resize_area_rows
         self._store_planes = kernels.store_stack
-        self._store_pixels = image_kernels.store_interleaved
+        if self._strides is not None:
+            from vecenv.preprocess import image_kernels
+
+            self._store_pixels = image_kernels.store_interleaved
 
     def first(self, out: npt.NDArray[np.uint8]) -> None:
         """Begin a new stack with `first_screens` and write it to `out`."""

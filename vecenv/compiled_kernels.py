@@ -21,6 +21,7 @@ from numba import njit
 from vecenv import compiled_batch, compiled_functions, pcg64, sine_cosine
 from vecenv.compiled_batch import COUNT, LAST_LENGTH, LAST_RETURN, LAST_SECONDS, NEXT_STEP, SAME_STEP, STARTED
 from vecenv.compiled_functions import advance, advance_usual, all_usual, observation_size, observe, start
+from vecenv.preprocess.compiling import cached
 
 # A byte of 1 in a word of eight, times `_PLACES`, has the byte's place in its upper three bits.
 _NONE, _LOWEST, _PLACE_SHIFT = np.uint64(0), np.uint64(1), np.uint64(61)
@@ -329,19 +330,12 @@ def _functions_with(digest: str | None) -> tuple[Callable[..., Any], ...]:
     return step, reset, observe_rows, seed_rows
 
 
-def _compiled(function: Callable[..., Any], cached: bool) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], is_cached: bool) -> Callable[..., Any]:
     """A kernel that releases the interpreter lock."""
     configuration: Any = numba.config
     if configuration.DISABLE_JIT:
         return _without_warnings(function)
-    if cached:
-        try:
-            return njit(nogil=True, cache=True)(function)
-        except RuntimeError as error:
-            # Neither the source's folder, nor the user's, nor NUMBA_CACHE_DIR is writable.
-            if "cannot cache" not in str(error):
-                raise
-    return njit(nogil=True)(function)
+    return cached(function) if is_cached else njit(nogil=True)(function)
 
 
 def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
