@@ -48,11 +48,11 @@ def cached(function: Callable[..., Any]) -> Any:
             raise
         return njit(nogil=True)(function)
     if hasattr(dispatcher, "_cache"):
-        _load_machine_code_alone(dispatcher._cache)
+        _load_without_registries(dispatcher._cache)
     return dispatcher
 
 
-def _load_machine_code_alone(cache: Any) -> None:
+def _load_without_registries(cache: Any) -> None:
     """Let Numba load what is in its cache without what it needs to compile.
 
     Before it looks into the cache, Numba fills its context with all that it can compile: NumPy, lists, dictionaries and
