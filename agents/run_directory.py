@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import re
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -58,11 +60,51 @@ class RunDirectory:
             advice: how to go on with the run in ``path``.
 
         Raises:
-            UnknownSetting: a run has left its files in ``path``, and is not the one that goes on.
+            UnknownSetting: a run has left its files in ``path``, and is not the one that goes on; or another training
+                is writing to it.
         """
         is_used = any((path / name).exists() for name in ("checkpoint.pt", "metrics.csv"))
         if is_used and (resumed is None or resumed.resolve() != path.resolve()):
             raise UnknownSetting(f"{path} already holds a run: {advice}, or name another folder")
+        if path.is_dir():
+            with RunDirectory(path).held():
+                pass
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the folder from other trainings, of this process too, until this one is through or its process gone.
+
+        What an earlier one could not finish to write, because it was killed, is removed. Where folders cannot be locked
+        (some network drives; not POSIX) nobody is kept out.
+
+        Raises:
+            UnknownSetting: another training is writing to it.
+        """
+        with contextlib.ExitStack() as stack:
+            if not self._lock(stack):
+                raise UnknownSetting(
+                    f"{self.path} is being written by another training: wait for its end, or name another folder"
+                )
+            for name in (self.config, self.checkpoint, self.best, self.summary):
+                for unfinished in self.path.glob(f".{name.name}.[0-9]*"):
+                    unfinished.unlink(missing_ok=True)
+            yield
+
+    def _lock(self, stack: contextlib.ExitStack) -> bool:
+        """Lock the folder until `stack` is closed; False: another one has it."""
+        try:
+            import fcntl
+        except ImportError:
+            return True
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write ``content`` to ``path``, whole or not at all."""

@@ -140,9 +140,12 @@ class TrainingRun:
             FloatingPointError: when the loss is no longer a finite number; ``summary.json`` says so, and the last
                 checkpoint from before stays.
             OSError: when the last files cannot be written; those from before stay.
+            UnknownSetting: when another training is writing into ``directory``.
             VecEnvError: when an environment or a worker fails.
         """
         with contextlib.ExitStack() as stack:
+            if directory is not None:
+                stack.enter_context(directory.held())
             interrupt = stack.enter_context(InterruptFlag(also_sigterm=self.world.size > 1))
             metrics = None if directory is None else stack.enter_context(self._open_files(directory))
             stack.enter_context(display)
