@@ -83,7 +83,7 @@ def test_kernels_are_loaded_without_what_only_compiling_needs(tmp_path: Path) ->
         @numba.njit
         def compiled_later(screen, changed, weights, out):
             kernels.resize_area_rows(screen, changed, weights, out)
-            return np.linalg.solve(np.eye(2), np.ones(2)).sum()
+            return {1: np.sort(np.array([3.0, 2.0]))[0]}[1]
 
         resized = np.zeros((84, 84), np.uint8)
         print(compiled_later(np.full((210, 160), 7, np.uint8), np.ones(210, np.uint8), weights, resized), resized[9, 9])
