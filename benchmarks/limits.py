@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=natural_number, metavar="N", default=0, help="seed of environments and actions (default 0)"
     )
-    add_timing(parser, rounds=5, seconds=1.0)
+    add_timing(parser, rounds=25, seconds=0.3)
     add_output(parser, "limits")
     arguments = parser.parse_args(argv)
     check_output(arguments, "limits")
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates = measure(env_id, arguments.num_envs, arguments.seed, rounds=arguments.rounds, seconds=arguments.seconds)
         measured[env_id] = rates
         print_rates(f"{env_id}, {arguments.num_envs} envs", rates, frames_per_step=FRAME_SKIP, unit="agent steps/s")
-    shares = {env_id: [row.median / rates[LIMIT].median for row in rates] for env_id, rates in measured.items()}
+    shares = {env_id: [row.ratio_to(rates[LIMIT]) for row in rates] for env_id, rates in measured.items()}
     print(f"{'share of the emulator limit':<32}{'emulators':>10}{'pipeline':>10}{'vecenv':>10}")
     for env_id, share in shares.items():
         print(f"{env_id:<32}{share[IN_TURNS]:>10.2f}{share[PIPELINE]:>10.2f}{share[VECENV]:>10.2f}")

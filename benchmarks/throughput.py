@@ -290,7 +290,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"what to compare with, comma-separated, '' for nothing: {', '.join(PEERS)} "
         f"(default: {', '.join(ATARI_PEERS)} for Atari, else {', '.join(OTHER_PEERS)}; as far as they are installed)",
     )
-    add_timing(parser, rounds=5, seconds=2.0)
+    add_timing(parser, rounds=25, seconds=0.4)  # many short turns: a busy spell of the machine hits all
     parser.add_argument("--quick", action="store_true", help="3 short rounds; under a minute with the defaults")
     parser.add_argument(
         "--seed", type=natural_number, metavar="N", default=0, help="seed of environments and actions (default 0)"

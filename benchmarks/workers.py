@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; with ``--compare`` 1 if something got slower beyond noise.
     """
     parser = make_parser("vecenv bench workers", __doc__)
-    add_timing(parser, rounds=5, seconds=1.0)
+    add_timing(parser, rounds=20, seconds=0.4)
     add_output(parser, "workers")
     arguments = parser.parse_args(argv)
     check_output(arguments, "workers")

@@ -67,6 +67,6 @@ def _load_without_registries(cache: Any) -> None:
         try:
             return load_overload(signature, context)
         finally:
-            del context.refresh
+            vars(context).pop("refresh", None)
 
     cache.load_overload = load
