@@ -30,7 +30,9 @@ from vecenv.agents.config import PPOConfig
 from vecenv.agents.distributed import ALONE, Place, RankLost, World, connect, find_place, refuse_shared_gpus
 from vecenv.errors import UnknownSetting
 
-SECONDS = 120
+pytestmark = pytest.mark.timeout(330)
+
+SECONDS = 240
 """Longest that anything may take here."""
 NUM_RANKS = 2
 NUM_UPDATES = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
@@ -208,7 +209,11 @@ def test_health_counts_the_living_and_their_memory():
         pids = envs.worker_pids
     import psutil
 
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10)
+    running = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            running.append(psutil.Process(pid))
+    psutil.wait_procs(running, timeout=10)
 
     class Ended:
         worker_pids = pids

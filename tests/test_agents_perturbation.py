@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vecenv.agents.perturbation import (
@@ -33,6 +33,7 @@ def test_flat_fitness_has_no_weights(shaping: object, returns: list[float]) -> N
     assert shaping(np.array(returns)).tolist() == [0.0] * len(returns)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=30), st.integers(-1000, 1000))
 def test_ranks_do_not_see_a_constant_and_sum_to_zero(returns: list[int], constant: int) -> None:
     ranks = centered_ranks(np.array(returns, np.float64))

@@ -111,7 +111,9 @@ def test_a_stop_gives_the_generation_up_and_leaves_no_trace(shared: ES) -> None:
     assert trained(shared, 1) == expected
 
 
-def test_a_dead_actor_is_named_its_pairs_played_and_its_place_taken(inline: Any) -> None:
+def test_a_dead_actor_is_named_its_pairs_played_and_its_place_taken(
+    inline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     es = learner(CONFIG)
     engine = engine_of(es)
     try:
@@ -127,9 +129,15 @@ def test_a_dead_actor_is_named_its_pairs_played_and_its_place_taken(inline: Any)
             es.train_once()
             return len(engine.pids) == 2
 
-        wait_until(is_replaced)
+        wait_until(is_replaced, 110.0)
         assert first not in engine.pids
         state = es.state_dict()
+        wait = engine._group.wait
+
+        def wait_for_those_in_their_places(references: dict[Any, Any], seconds: float) -> Any:
+            return wait({one: of for one, of in references.items() if one not in engine._replacements}, seconds)
+
+        monkeypatch.setattr(engine._group, "wait", wait_for_those_in_their_places)  # so that it comes too late
         os.kill(second, signal.SIGKILL)
         with pytest.warns(RuntimeWarning, match=rf"worker process {second} on"):
             alone = trained(es, 1)  # by the new one
@@ -184,7 +192,10 @@ def test_after_an_answer_that_could_not_be_fetched_its_actor_plays_on(
         with pytest.raises(MemoryError, match="planted"):
             shared.train_once(stop_after())
     assert shared.train_once(stop_after()).figures["pairs_used"] == 3
-    assert all(worker.work is None for worker in engine_of(shared)._workers)
+    # The other may still be at the generation given up while this one plays the next alone.
+    is_over = stop_after()
+    while any(worker.work is not None for worker in engine_of(shared)._workers):
+        shared.train_once(is_over)
 
 
 def test_a_replacement_that_dies_while_it_is_built_is_told(shared: ES, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,6 +355,7 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(450)
 def test_the_command_starts_a_cluster_and_ends_it(tmp_path: Path) -> None:
     words = ["--run-dir", str(tmp_path / "run"), "--total-steps", "400", "--num-pairs", "4"]
     finished = command(*words, "--workers", "4")
@@ -363,7 +375,6 @@ import dataclasses, os, time, warnings
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback only
 os.environ["RAY_health_check_period_ms"] = "500"
-os.environ["RAY_health_check_timeout_ms"] = "500"
 import ray, torch
 from ray.cluster_utils import Cluster
 import vecenv
@@ -387,14 +398,14 @@ es.train_once(), inline.train_once()
 cluster.remove_node(second, allow_graceful=False)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 110
     while len(es.worker_pids) == 2 and time.monotonic() < deadline:
         es.train_once(), inline.train_once()
     es.train_once(), inline.train_once()
 assert any("died" in str(one.message) for one in caught), [str(one.message) for one in caught]
 assert torch.equal(es.parameters, inline.parameters)
 third = cluster.add_node(**node)
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 110
 while len(es.worker_pids) < 2 and time.monotonic() < deadline:
     es.train_once(), inline.train_once()
 assert len(es.worker_pids) == 2, "not replaced on the new node"
@@ -408,8 +419,9 @@ print("done")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_node_that_dies(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(NODE_SCRIPT)
-    finished = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=220, check=False)
+    finished = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=380, check=False)
     assert finished.stdout.strip().endswith("done"), finished.stdout + finished.stderr

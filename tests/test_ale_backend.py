@@ -204,15 +204,23 @@ def test_processes_end_without_close(ending: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 @pytest.mark.timeout(60, method="thread")  # a wait in C stops for no signal
-def test_a_step_goes_on_after_an_interrupt() -> None:
+def test_a_step_goes_on_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interrupted step is played, its result dropped; the next step's is the next step's."""
     config = AtariConfig(frame_skip=1000, noop_max=0, max_episode_frames=None)
     with make_ale(2, preprocess=config) as envs:
         frames = envs.reset(seed=0)[1]["frame_number"]
         timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))  # a step takes more than 50 ms
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            envs.step([0, 0])
+        send = envs._engine_send
+
+        def send_and_start_the_timer(actions: Any) -> None:
+            send(actions)
+            timer.start()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(envs, "_engine_send", send_and_start_the_timer)
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+                envs.step([0, 0])
+                timer.join(30)  # a signal that comes after the end of the step falls in here
         got = envs.step([0, 0])[4]["frame_number"]
         np.testing.assert_array_equal(got, frames + 2000)
         np.testing.assert_array_equal(envs.step([0, 0])[4]["frame_number"], frames + 3000)

@@ -13,6 +13,8 @@ import pytest
 
 import vecenv.preprocess
 
+pytestmark = pytest.mark.timeout(600)
+
 PACKAGE = Path(vecenv.preprocess.__path__[0])
 
 RESIZE = """
@@ -54,7 +56,7 @@ def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, int]:
-    output, errors = process.communicate(timeout=150)
+    output, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors
     pixel, hits = output.split()
     return int(pixel), int(hits)
@@ -89,7 +91,7 @@ def test_kernels_are_loaded_without_what_only_compiling_needs(tmp_path: Path) ->
         print(compiled_later(np.full((210, 160), 7, np.uint8), np.ones(210, np.uint8), weights, resized), resized[9, 9])
         """
     )
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=150)
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=280)
     assert finished.stdout.split() == ["40", "1", "2.0", "7"], finished.stderr
 
 

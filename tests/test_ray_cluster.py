@@ -23,7 +23,7 @@ import functools, os, sys, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback only
 os.environ["RAY_health_check_period_ms"] = "500"
-os.environ["RAY_health_check_timeout_ms"] = "500"
+os.environ["RAY_health_check_timeout_ms"] = "2000"
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster

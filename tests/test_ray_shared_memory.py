@@ -121,11 +121,11 @@ def test_rows_that_are_sent_alone(monkeypatch, shared):
     with ray_envs(fns, batch_size=2) as one, SyncVecEnv(fns) as two:
         assert len(one._shared) == 2 * shared
         two.action_space.seed(1)
-        actions = [two.action_space.sample() for _ in range(30)]
+        actions = [two.action_space.sample() for _ in range(100)]
         expected = [two.reset(seed=1), *(two.step(each) for each in actions)]
         one.send_reset(seed=1)
         steps = dict.fromkeys(range(5), 0)
-        for _ in range(40):
+        while min(steps.values()) < 12:  # one actor may be far ahead of the other, but not for ever
             observations, *numbers, infos = one.recv(timeout=60)
             rows = infos["env_id"].tolist()
             for place, row in enumerate(rows):
@@ -141,7 +141,6 @@ def test_rows_that_are_sent_alone(monkeypatch, shared):
             key = [actions[steps[row] - 1]["key"][row] for row in rows]
             push = np.stack([actions[steps[row] - 1]["push"][row] for row in rows])
             one.send({"key": np.array(key), "push": push}, rows)
-        assert min(steps.values()) > 3
 
 
 def test_rows_are_sent_where_that_is_asked_for():

@@ -15,6 +15,9 @@ from vecenv.testing import CountEnv
 
 METHODS = ["forkserver", "spawn", "fork"]
 
+#: Seconds that a script may take, far above what one needs: it starts several interpreters. Only a hang comes near.
+LONG = 150
+
 SCRIPT = """
     import gymnasium as gym
     from vecenv import SubprocVecEnv
@@ -60,14 +63,14 @@ def registry(monkeypatch):
 @pytest.mark.parametrize("context", METHODS)
 def test_ids_of_a_script(context, tmp_path):
     code = textwrap.dedent(SCRIPT).replace("METHOD", repr(context))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.stdout.splitlines() == ["(5, 3)", "[9999, 9999]", "(6, 7)", "[8]"], done.stderr
 
 
 def test_ids_of_a_package_that_only_the_script_imports(tmp_path):
     pytest.importorskip("ale_py")
     code = textwrap.dedent(ATARI)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.stdout.splitlines() == ["(2, 210, 160, 3)"], done.stderr
     assert "Overriding" not in done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,7 +155,9 @@ def test_a_death_ends_the_wait():
     assert RowWait(workers, control).wait([1, 3], 2, "recv", None) == [3]
 
 
-def test_a_death_is_looked_for_though_rows_always_come_at_once():
+def test_a_death_is_looked_for_though_rows_always_come_at_once(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(row_wait, "time", SimpleNamespace(monotonic=lambda: now[0]))
     control = make_control()
     control.requested[:] = 1
     finish(control, [0, 1])
@@ -165,7 +168,7 @@ def test_a_death_is_looked_for_though_rows_always_come_at_once():
     assert seen == 1
     wait.wait([0, 1], 1, "recv", None)
     assert len(workers.waits) == seen  # not every time
-    time.sleep(1.5 * row_wait._LOOK_AGAIN_SECONDS)
+    now[0] += 1.5 * row_wait._LOOK_AGAIN_SECONDS
     wait.wait([0, 1], 1, "recv", None)
     assert len(workers.waits) == seen + 1
 

@@ -7,9 +7,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import time
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -32,10 +32,25 @@ def open_descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def command_of(pid):
+    """Empty if the process ends meanwhile."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def wait_until_gone(pids, seconds=5.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+        if not any(is_running(pid) for pid in pids):
             return
         time.sleep(0.02)
     raise AssertionError(f"still running after {seconds} s: {pids}")
@@ -148,7 +163,7 @@ def test_an_exception_in_close_does_not_stop_the_closing(capfd):
 def test_a_killed_worker_names_itself(number, moment):
     SubprocVecEnv(count_fns(1)).close()  # the fork server's socket stays
     before = open_descriptors()
-    envs = SubprocVecEnv(count_fns(4, seconds=0.5 if moment == "step" else 0.0), num_workers=2)
+    envs = SubprocVecEnv(count_fns(4, seconds=LONG if moment == "step" else 0.0), num_workers=2)
     pids = envs.worker_pids
     envs.reset()
     if moment == "step":
@@ -169,7 +184,7 @@ def test_a_killed_worker_names_itself(number, moment):
         envs.step([0] * 4)
     with pytest.raises(WorkerDied):
         envs.call("uid")
-    envs.close()
+    envs.close(terminate=moment == "step")  # the other worker is in its step still
     envs.close()
     wait_until_gone(pids)
     assert open_descriptors() <= before + 1  # the block's, which stays mapped as long as `envs` is there
@@ -208,7 +223,7 @@ def test_a_worker_that_leaves_names_itself(where, context):
     assert caught.value.exitcode == 7
     wait_until_gone([caught.value.pid])
     new = {child.pid for child in psutil.Process().children(recursive=True)} - children
-    left = [pid for pid in new if "fork_server" not in " ".join(psutil.Process(pid).cmdline())]
+    left = [pid for pid in new if "fork_server" not in command_of(pid)]
     wait_until_gone(left)
 
 
@@ -231,8 +246,24 @@ def test_a_constructor_that_cannot_be_sent_is_named():
         SubprocVecEnv([CountEnv, lambda: lock and CountEnv()])
 
 
-def test_timeouts_kill_nothing_and_lose_nothing():
-    with SubprocVecEnv(count_fns(2, seconds=0.6), num_workers=2) as envs:
+class GateEnv(CountEnv):
+    """Every step waits until a file is there."""
+
+    def __init__(self, uid=0, gate=""):
+        super().__init__(uid)
+        self.gate = gate
+
+    def step(self, action):
+        deadline = time.monotonic() + LONG
+        while not os.path.exists(self.gate) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def test_timeouts_kill_nothing_and_lose_nothing(tmp_path):
+    gate = tmp_path / "gate"
+    fns = [functools.partial(GateEnv, uid, str(gate)) for uid in range(2)]
+    with SubprocVecEnv(fns, num_workers=2) as envs:
         envs.reset()
         envs.step_async([0, 0])
         for _ in range(2):
@@ -244,6 +275,7 @@ def test_timeouts_kill_nothing_and_lose_nothing():
             envs.call("uid")
         with pytest.raises(AlreadyPendingCallError):
             envs.reset()
+        gate.touch()
         observations, *_ = envs.step_wait(timeout=LONG)
         np.testing.assert_array_equal(observations, [[0, 0, 1], [1, 0, 1]])
 
@@ -302,17 +334,23 @@ def test_deleting_ends_the_workers():
     wait_until_gone(pids, 20)
 
 
-def test_no_trace_in_shared_memory_or_temporary_files():
-    def traces():
-        return set(Path("/dev/shm").iterdir()) | set(Path("/tmp").glob("vecenv-*"))
+def test_no_trace_in_shared_memory_or_temporary_files(tmp_path, monkeypatch):
+    def shared():
+        """Files of shared memory, by the names that ours, or those of Python, would have; others may come and go."""
+        return {name for name in os.listdir("/dev/shm") if "vecenv" in name or name.startswith("psm_")}
 
-    before = traces()
+    # A folder of our own, in this process and in the workers: others write to the common one meanwhile.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = shared()
     envs = SubprocVecEnv(count_fns(2), num_workers=2)
     envs.reset()
-    assert traces() <= before | traces() & before
+    assert shared() <= before
+    assert not list(tmp_path.iterdir())
     os.kill(envs.worker_pids[0], signal.SIGKILL)
     envs.close()
-    assert not {path for path in traces() - before if "vecenv" in path.name}
+    assert shared() <= before
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_fork_server_may_die():

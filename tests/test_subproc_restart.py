@@ -21,6 +21,13 @@ def kill(envs, worker):
     return pid
 
 
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it has not come within {seconds:g} s"
+        time.sleep(0.01)
+
+
 def restarting(fns, num_workers=2, **settings):
     return SubprocVecEnv(fns, num_workers=num_workers, on_worker_failure="restart", **settings)
 
@@ -121,13 +128,13 @@ def test_deaths_in_reset_are_bounded():
 
 def test_a_step_that_takes_too_long():
     fns = [functools.partial(CountEnv, uid=uid, seconds=1000.0 if uid == 1 else 0.0) for uid in range(2)]
-    with SubprocVecEnv(fns, num_workers=2, step_timeout=0.3) as envs:
+    with SubprocVecEnv(fns, num_workers=2, step_timeout=1.5) as envs:
         envs.reset()
         start = time.monotonic()
         with pytest.raises(WorkerDied, match=r"environments 1.*step_timeout.*SIGKILL"):
             envs.step([0, 0])
         assert time.monotonic() - start < 10
-    with SubprocVecEnv(fns, num_workers=2, step_timeout=0.3, on_worker_failure="restart") as envs:
+    with SubprocVecEnv(fns, num_workers=2, step_timeout=1.5, on_worker_failure="restart") as envs:
         envs.reset()
         for _ in range(2):
             observations, _, _, truncations, infos = envs.step([0, 0])
@@ -313,19 +320,23 @@ def test_resets_of_single_rows_survive_a_death():
 
 
 class TextActionEnv(CountEnv):
-    def __init__(self, **settings):
+    """Puts down the file `mark` as soon as it has been given an action."""
+
+    def __init__(self, mark, **settings):
         super().__init__(**settings)
         self.action_space = gym.spaces.Text(5)
+        self.mark = mark
 
     def step(self, action):
         assert isinstance(action, str)
+        self.mark.touch()
         return super().step(0)
 
 
 def test_a_worker_is_not_late_because_the_one_before_it_was():
     """The time limit begins anew: the new workers used to be killed one after the other."""
     fns = [functools.partial(SlowResetEnv, uid=uid, seconds=30 * uid) for uid in range(2)]
-    with restarting(fns, num_workers=1, batch_size=1, step_timeout=1.0, autoreset_mode="SameStep") as envs:
+    with restarting(fns, num_workers=1, batch_size=1, step_timeout=3.0, autoreset_mode="SameStep") as envs:
         envs.reset(seed=1)
         envs.send([0], [1])
         _, _, _, truncations, infos = envs.recv(timeout=30)
@@ -333,12 +344,14 @@ def test_a_worker_is_not_late_because_the_one_before_it_was():
         assert infos["worker_restarted"].all()
 
 
-def test_actions_sent_as_objects_survive_a_death():
-    fns = [functools.partial(TextActionEnv, uid=uid, seconds=0.2) for uid in range(4)]
+def test_actions_sent_as_objects_survive_a_death(tmp_path):
+    """The worker dies when it has read the actions of both its rows and finished neither."""
+    marks = [tmp_path / str(uid) for uid in range(4)]
+    fns = [functools.partial(TextActionEnv, marks[uid], uid=uid, seconds=30.0 if uid == 2 else 0.0) for uid in range(4)]
     with restarting(fns, batch_size=2) as envs:
         envs.reset(seed=1)
         envs.send(["a", "b", "c", "d"], range(4))
-        time.sleep(0.1)
+        wait_until(marks[2].exists)
         kill(envs, 1)
         told = {}
         for _ in range(2):
@@ -379,7 +392,8 @@ def test_rows_that_a_worker_has_finished_are_reported_as_they_were():
         envs.reset(seed=1)
         envs.step([0] * 4)
         envs.send([0] * 4, range(4))
-        time.sleep(0.2)
+        control = envs._control
+        wait_until(lambda: (control.completed[2:] == control.requested[2:]).all())
         kill(envs, 1)
         with pytest.raises(EnvError, match="boom from env 2"):
             envs.recv(timeout=30)

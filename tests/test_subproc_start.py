@@ -21,8 +21,11 @@ from vecenv.testing import CountEnv
 
 METHODS = ("forkserver", "spawn", "fork")
 
+#: Seconds that a script may take, far above what one needs: it starts several interpreters. Only a hang comes near.
+LONG = 150
 
-def run_script(code, folder, *, seconds=60, name="script.py", **environment):
+
+def run_script(code, folder, *, name="script.py", **environment):
     path = Path(folder) / name
     path.write_text(textwrap.dedent(code))
     return subprocess.run(
@@ -30,7 +33,7 @@ def run_script(code, folder, *, seconds=60, name="script.py", **environment):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=LONG,
         env={**os.environ, **environment},
     )
 
@@ -229,7 +232,7 @@ def test_commands_given_as_text_work(context, tmp_path):
         "from vecenv import SubprocVecEnv; from vecenv.testing import CountEnv; "
         f"e = SubprocVecEnv([lambda: CountEnv(7)], context={context!r}); print(e.reset()[0].tolist())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.stdout == "[[7.0, 0.0, 0.0]]\n", done.stderr
 
 
@@ -256,7 +259,7 @@ def test_scripts_end_with_their_own_code(ending, code, tmp_path):
         print(*envs.worker_pids, flush=True)
         {ending}
     """
-    done = run_script(script, tmp_path, seconds=20)
+    done = run_script(script, tmp_path)
     assert done.returncode == code, done.stderr
     if "KeyError" in ending:
         assert done.stderr.count("Traceback") == 1
@@ -389,7 +392,7 @@ def test_a_folder_that_is_gone(context, tmp_path):
         "from vecenv.testing import CountEnv; os.rmdir(d); "
         f"e = SubprocVecEnv([CountEnv], context={context!r}); print(e.reset()[0].shape)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.stdout == "(1, 3)\n", done.stderr
 
 
@@ -399,7 +402,7 @@ def test_no_complaints_in_development_mode(tmp_path):
         "e = SubprocVecEnv([CountEnv]); e.reset()"
     )
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-X", "dev", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG
     )
     assert "unclosed" not in done.stderr, done.stderr
 

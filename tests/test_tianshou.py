@@ -197,7 +197,9 @@ def test_asynchronous_steps_belong_together(vector_env_class: Any) -> None:
     last = dict(enumerate(envs.reset()[0]))
     ids = np.arange(4)
     counts = np.zeros(4, int)
-    for _ in range(80):
+    rounds, deadline = 0, time.monotonic() + 30
+    # The first to finish may be the same ones for a while, where another one's process gets no core.
+    while rounds < 80 or (counts.min() == 0 and time.monotonic() < deadline):
         observations, _, terminated, truncated, infos = envs.step(np.ones(len(ids), int), ids)
         ids = np.array([info["env_id"] for info in infos])
         assert len(ids) == 2
@@ -208,7 +210,8 @@ def test_asynchronous_steps_belong_together(vector_env_class: Any) -> None:
             counts[env_id] += 1
         for env_id in ids[terminated | truncated]:
             last[env_id] = envs.reset(env_id)[0][0]
-    assert counts.sum() == 160
+        rounds += 1
+    assert counts.sum() == 2 * rounds
     assert counts.min() > 0
     envs.close()
 

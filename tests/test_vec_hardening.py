@@ -29,6 +29,13 @@ def count_fns(count=2, env_class=CountEnv, **settings):
     return [functools.partial(env_class, uid=uid, **settings) for uid in range(count)]
 
 
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it has not come within {seconds:g} s"
+        time.sleep(0.01)
+
+
 class ForkingEnv(CountEnv):
     """Has a child process that outlives it."""
 
@@ -153,7 +160,9 @@ def test_polling_without_waiting():
     with SubprocVecEnv(count_fns(2, TalkingEnv), num_workers=2, batch_size=2) as envs:
         envs.reset()
         envs.step_async([0, 0])
-        time.sleep(0.3)
+        control = envs._control
+        # A worker answers after it has sent its messages, which nobody has read yet.
+        wait_until(lambda: (control.answered == control.sequence[0]).all())
         assert envs.step_wait(timeout=0)[4]["text"].tolist() == ["x", "x"]
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         envs.processes[0].join(10)
@@ -180,10 +189,7 @@ def test_what_envs_register_for_the_end_runs(context):
     (pid,) = envs.get_attr("pid")
     assert psutil.pid_exists(pid)
     envs.close()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and psutil.pid_exists(pid):
-        time.sleep(0.05)
-    assert not psutil.pid_exists(pid)
+    wait_until(lambda: not psutil.pid_exists(pid))
 
 
 @both
@@ -376,7 +382,7 @@ def test_a_wrong_out_loses_nothing(build):
 
 def test_a_time_limit_holds_for_rows_sent_alone():
     fns = [functools.partial(CountEnv, uid=uid, seconds=100.0 if uid == 0 else 0.0) for uid in range(3)]
-    with SubprocVecEnv(fns, num_workers=3, batch_size=1, step_timeout=0.5) as envs:
+    with SubprocVecEnv(fns, num_workers=3, batch_size=1, step_timeout=2.0) as envs:
         envs.reset()
         envs.send([0] * 3, range(3))
         seen = sorted(int(envs.recv(timeout=30)[4]["env_id"][0]) for _ in range(2))
@@ -499,7 +505,7 @@ def test_infos_of_an_interrupted_step_do_not_turn_up_later():
 
 
 def test_closing_from_another_thread():
-    envs = SubprocVecEnv(count_fns(2, seconds=1.0), num_workers=2)
+    envs = SubprocVecEnv(count_fns(2, seconds=30.0), num_workers=2)
     envs.reset()
     threading.Timer(0.2, lambda: envs.close(terminate=True)).start()
     with pytest.raises((ClosedEnvironmentError, WorkerDied)):

@@ -25,6 +25,20 @@ def count_fns(count=4, **settings):
     return [functools.partial(CountEnv, uid=uid, length=3 + uid, **settings) for uid in range(count)]
 
 
+class GateEnv(CountEnv):
+    """`CountEnv` whose steps last until a file exists, or for a minute."""
+
+    def __init__(self, path, **arguments):
+        super().__init__(**arguments)
+        self.path = path
+
+    def step(self, action):
+        end = time.monotonic() + 60
+        while not os.path.exists(self.path) and time.monotonic() < end:
+            time.sleep(0.005)
+        return super().step(action)
+
+
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("start", ["reset", "send_reset"])
@@ -76,25 +90,30 @@ def row_of(result, place):
 
 
 def test_slow_envs_do_not_hold_up_the_others():
-    fns = [functools.partial(CountEnv, uid=uid, length=1000, seconds=0.5 if uid == 0 else 0.0) for uid in range(4)]
+    """The slow one takes longer than any `recv` waits."""
+    fns = [functools.partial(CountEnv, uid=uid, length=1000, seconds=100.0 if uid == 0 else 0.0) for uid in range(4)]
     with SubprocVecEnv(fns, num_workers=4, batch_size=3) as envs:
         envs.reset()
         envs.send([0] * 4, range(4))
-        start = time.monotonic()
         for _ in range(3):
             ids = envs.recv(timeout=30)[4]["env_id"]
             assert sorted(ids) == [1, 2, 3]
             envs.send([0] * 3)  # to those received last
-        assert time.monotonic() - start < 5
+        envs.close(terminate=True)  # without asking, which the slow one would not hear
 
 
-def test_rows_come_in_the_order_of_finishing():
-    fns = [functools.partial(CountEnv, uid=uid, seconds=0.3 - 0.1 * uid) for uid in range(3)]
-    with SubprocVecEnv(fns, num_workers=3, batch_size=2) as envs:
+def test_rows_come_in_the_order_of_finishing(tmp_path):
+    gates = [tmp_path / "0", tmp_path / "1"]
+    fns = [functools.partial(GateEnv, str(gate), uid=uid) for uid, gate in enumerate(gates)]
+    with SubprocVecEnv([*fns, functools.partial(CountEnv, uid=2)], num_workers=3, batch_size=2) as envs:
         envs.reset()
         envs.send([0] * 3, [0, 1, 2])
-        time.sleep(0.6)
+        # This waits as `recv` does, and takes nothing.
+        assert envs._row_wait.wait([2], 1, "recv", 30.0) == [2]
+        gates[1].touch()
+        assert envs._row_wait.wait([1], 1, "recv", 30.0) == [1]
         assert envs.recv(timeout=30)[4]["env_id"].tolist() == [2, 1]
+        gates[0].touch()
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -267,16 +286,17 @@ def test_nothing_is_sent_while_an_asynchronous_call_is_pending(pending):
         assert envs.call("last_action") == ((1, 1) if pending == "step" else (0, 0))
 
 
-def test_timeouts_lose_nothing():
-    with SubprocVecEnv(count_fns(2, seconds=0.5), num_workers=2, batch_size=1) as envs:
+def test_timeouts_lose_nothing(tmp_path):
+    gate = tmp_path / "gate"
+    fns = [functools.partial(GateEnv, str(gate), uid=uid) for uid in range(2)]
+    with SubprocVecEnv(fns, num_workers=2, batch_size=1) as envs:
         envs.reset()
         envs.send([0, 0], [0, 1])
         with pytest.raises(multiprocessing.TimeoutError):
             envs.recv(timeout=0.05)
-        assert sorted(envs.recv(timeout=30)[4]["env_id"].tolist() + envs.recv(timeout=30)[4]["env_id"].tolist()) == [
-            0,
-            1,
-        ]
+        gate.touch()
+        ids = [int(envs.recv(timeout=30)[4]["env_id"][0]) for _ in range(2)]
+        assert sorted(ids) == [0, 1]
 
 
 def test_a_killed_worker_is_named():

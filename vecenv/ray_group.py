@@ -323,7 +323,7 @@ class ActorGroup:
 
 def shut_down_at_the_end(owner: Any, group: ActorGroup) -> weakref.finalize[Any, Any]:
     """Have a group end with its owner, or with the interpreter, where nobody closes it."""
-    finalizer = weakref.finalize(owner, ActorGroup.shut_down, group, 1.0)
+    finalizer = weakref.finalize(owner, ActorGroup.shut_down, group, 5.0)
     # Finalizers run after Ray's own end if they were first used before Ray was imported: then no env could be closed.
     # What is registered now runs before it.
     finalizer.atexit = False
