@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy.ma  # noqa: F401 - Numba asks for it at the first call: loaded here, workers share it with the fork server
 from numba import njit
 from numba.core.runtime.nrt import rtsys
 

@@ -210,3 +210,18 @@ def test_every_preset_may_be_named() -> None:
             expected = dataclasses.replace(find_preset(preset), repeat_action_probability=0.25)
             assert envs.config == expected
             assert isinstance(envs.config, AtariConfig)
+
+
+class ModulesEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def modules(self) -> set[str]:
+        return set(sys.modules)
+
+
+def test_workers_load_nothing_that_the_fork_server_could_have_loaded_for_all() -> None:
+    with vecenv.make_vec("PongNoFrameskip-v4", 2, "subproc", num_workers=2, wrappers=[ModulesEnv]) as envs:
+        built = envs.call("modules")
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        for before, after in zip(built, envs.call("modules"), strict=True):
+            assert "numba" in before
+            assert after - before == set()
