@@ -67,7 +67,7 @@ class RunDirectory:
         if is_used and (resumed is None or resumed.resolve() != path.resolve()):
             raise UnknownSetting(f"{path} already holds a run: {advice}, or name another folder")
         if path.is_dir():
-            with RunDirectory(path).held():
+            with RunDirectory(path)._kept_from_others():
                 pass
 
     @contextlib.contextmanager
@@ -80,31 +80,29 @@ class RunDirectory:
         Raises:
             UnknownSetting: another training is writing to it.
         """
-        with contextlib.ExitStack() as stack:
-            if not self._lock(stack):
-                raise UnknownSetting(
-                    f"{self.path} is being written by another training: wait for its end, or name another folder"
-                )
+        with self._kept_from_others():
             for name in (self.config, self.checkpoint, self.best, self.summary):
                 for unfinished in self.path.glob(f".{name.name}.[0-9]*"):
                     unfinished.unlink(missing_ok=True)
             yield
 
-    def _lock(self, stack: contextlib.ExitStack) -> bool:
-        """Lock the folder until `stack` is closed; False: another one has it."""
-        try:
-            import fcntl
-        except ImportError:
-            return True
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+    @contextlib.contextmanager
+    def _kept_from_others(self) -> Iterator[None]:
+        """Lock the folder, see `held`."""
+        with contextlib.ExitStack() as stack:
+            try:
+                import fcntl
+
+                descriptor = os.open(self.path, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UnknownSetting(
+                    f"{self.path} is being written by another training: wait for its end, or name another folder"
+                ) from None
+            except (ImportError, OSError):
+                pass  # folders cannot be locked here
+            yield
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write ``content`` to ``path``, whole or not at all."""

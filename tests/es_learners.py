@@ -1,10 +1,9 @@
-"""Small ES learners, and waits for their workers: what the tests of the engines that play a population share."""
+"""Small ES learners: what the tests of the engines that play a population share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import vecenv
@@ -41,18 +40,3 @@ def stop_after(seconds: float = 60.0) -> Callable[[], bool]:
     """For calls that might not come back."""
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() > deadline
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"it has not come within {seconds:g} s")
-        time.sleep(0.02)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True

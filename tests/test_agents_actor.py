@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from waiting import is_gone, wait_until
 
 import vecenv
 from vecenv.agents.actor_process import PlayedMessage
@@ -85,25 +86,10 @@ def counters(num_envs=4, **settings):
     return [lambda uid=uid: CountEnv(uid, 6 + uid, **settings) for uid in range(num_envs)]
 
 
-def wait_until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
-
-
 def train_on(learner):
     """Train far longer than it takes until something goes wrong."""
     for _ in range(1000):
         learner.train_once()
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_rows_are_what_the_environments_did_and_updates_keep_the_ratio(make_learner):
@@ -115,7 +101,7 @@ def test_rows_are_what_the_environments_did_and_updates_keep_the_ratio(make_lear
         ended = {episode.length for report in reports for episode in report.episodes}
         return learner.env_steps >= 800 and len(ended) == 4
 
-    wait_until(every_environment_has_ended_an_episode)
+    wait_until(every_environment_has_ended_an_episode, 90.0)
     assert learner.learning.updates == int((learner.env_steps - 100) / 16)
     batch = learner.replay.sample(10_000)
     uid, episode, now = batch.observations.T
@@ -138,19 +124,19 @@ def test_rows_are_what_the_environments_did_and_updates_keep_the_ratio(make_lear
 def test_actors_do_not_run_away_from_a_learner_that_is_busy(make_learner):
     learner = make_learner(counters())
     steps = 0
-    wait_until(lambda: all(actor.channel.fileno() >= 0 for actor in learner.actors._actors))
+    wait_until(lambda: all(actor.channel.fileno() >= 0 for actor in learner.actors._actors), 90.0)
 
     def all_permits_are_used():
         nonlocal steps
         steps += learner.actors.receive().env_steps  # and nothing is sent: no new permits
         return sum(actor.owed for actor in learner.actors._actors) == 2 * CONFIG.actor_steps_ahead
 
-    wait_until(all_permits_are_used)
+    wait_until(all_permits_are_used, 90.0)
     for _ in range(5):
         assert learner.actors.receive().env_steps == 0
     assert steps == 4 * CONFIG.actor_steps_ahead  # no episode has ended yet, so every row is a real step
     learner.actors.send(learner.learning.network, steps, 0, "float32")
-    wait_until(all_permits_are_used)
+    wait_until(all_permits_are_used, 90.0)
 
 
 def test_messages_are_small_whatever_the_observations_are():
@@ -184,7 +170,7 @@ def test_a_killed_actor_is_reported_and_close_still_works(make_learner):
     assert caught.value.pid == victim
     assert caught.value.env_indices == (0, 1)
     learner.close()
-    assert not is_running(other)
+    assert is_gone(other)
     learner.close()
 
 
@@ -240,7 +226,7 @@ def test_an_environments_error_comes_with_its_number_and_class(make_learner):
 def test_environments_that_take_long_are_played_side_by_side_and_a_stop_is_noticed(make_learner):
     config = dataclasses.replace(CONFIG, num_envs=2, learning_starts=1_000, report_steps=1_000)
     learner = make_learner(counters(2, seconds=0.3), config)
-    wait_until(lambda: learner.train_once(lambda: learner.env_steps > 0).episodes is not None)
+    wait_until(lambda: learner.train_once(lambda: learner.env_steps > 0).episodes is not None, 90.0)
     asked, before = time.monotonic(), learner.env_steps
     report = learner.train_once(lambda: time.monotonic() > asked + 0.5 and learner.env_steps > before)
     assert time.monotonic() - asked < 8  # of the 10 s after which a report ends by itself
@@ -250,7 +236,7 @@ def test_environments_that_take_long_are_played_side_by_side_and_a_stop_is_notic
     started = time.monotonic()
     learner.close()
     assert time.monotonic() - started < 10
-    assert not any(is_running(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
 
 
 @pytest.mark.slow
@@ -259,7 +245,7 @@ def test_a_second_reset_begins_new_episodes_with_new_processes(make_learner):
     learner.train_once()
     before, size, steps = learner.actors.pids, learner.replay.size, learner.env_steps
     learner.reset(7)
-    assert not any(is_running(pid) for pid in before)
+    assert all(is_gone(pid) for pid in before)
     while learner.env_steps < steps + 200:  # a report ends when nothing has come for long
         learner.train_once()
     assert learner.replay.size - size >= learner.env_steps - steps - 4
@@ -329,11 +315,11 @@ def test_actors_end_with_the_learners_process_however_it_ends(ending):
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == 1, process.stderr.read()
         if "sleep" in ending:
-            assert all(is_running(pid) for pid in pids)
+            assert not any(is_gone(pid) for pid in pids)
             process.kill()
         code = process.wait(timeout=20)
         assert code == (-signal.SIGKILL if "sleep" in ending else 1)
-        wait_until(lambda: not any(is_running(pid) for pid in pids), 5.0)
+        wait_until(lambda: all(is_gone(pid) for pid in pids), 5.0)
     finally:
         process.kill()
         process.wait(timeout=20)

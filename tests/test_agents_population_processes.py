@@ -15,8 +15,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from es_learners import end, is_gone, learner, stop_after, trained, wait_until
+from es_learners import end, learner, stop_after, trained
 from gymnasium.error import ClosedEnvironmentError
+from waiting import is_gone, wait_until
 
 import vecenv
 from vecenv.agents.es import ES, env_settings

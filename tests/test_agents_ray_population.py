@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from es_learners import bits, end, is_gone, learner, stop_after, trained, wait_until
+from es_learners import bits, end, learner, stop_after, trained
 from gymnasium.error import ClosedEnvironmentError
+from waiting import is_gone, wait_until
 
 import vecenv
 from vecenv.agents.es import ES
@@ -230,7 +231,7 @@ def test_an_environment_that_fails_is_told_with_its_own_error() -> None:
     assert len(pids) == 1
     with pytest.raises(ClosedEnvironmentError, match="after `close`"):
         es.train_once(stop_after())
-    wait_until(lambda: all(is_gone(pid) for pid in pids))
+    wait_until(lambda: all(is_gone(pid) for pid in pids), 60.0)
 
 
 @pytest.mark.slow
@@ -289,7 +290,7 @@ def test_a_late_actor_is_cut_off(tmp_path: Path) -> None:
             assert engine.bytes_received == before + 36 * figures["pairs_used"]
             return all(worker.work is None or worker.work.call == es.generation for worker in engine._workers)
 
-        wait_until(is_back)
+        wait_until(is_back, 60.0)
     finally:
         end(es)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
+from interrupted_engine import interrupt_a_step
 
 from vecenv import AtariConfig, UnknownSetting, make_vec
 from vecenv.testing import CountEnv, assert_same, check_vec_env
@@ -209,18 +207,7 @@ def test_a_step_goes_on_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> N
     config = AtariConfig(frame_skip=1000, noop_max=0, max_episode_frames=None)
     with make_ale(2, preprocess=config) as envs:
         frames = envs.reset(seed=0)[1]["frame_number"]
-        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))  # a step takes more than 50 ms
-        send = envs._engine_send
-
-        def send_and_start_the_timer(actions: Any) -> None:
-            send(actions)
-            timer.start()
-
-        with monkeypatch.context() as patched:
-            patched.setattr(envs, "_engine_send", send_and_start_the_timer)
-            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-                envs.step([0, 0])
-                timer.join(30)  # a signal that comes after the end of the step falls in here
+        interrupt_a_step(envs, monkeypatch)
         got = envs.step([0, 0])[4]["frame_number"]
         np.testing.assert_array_equal(got, frames + 2000)
         np.testing.assert_array_equal(envs.step([0, 0])[4]["frame_number"], frames + 3000)

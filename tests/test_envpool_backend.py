@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import signal
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeeded
+from interrupted_engine import interrupt_a_step
 
 from vecenv import UnknownSetting, make_vec, true_next_obs
 from vecenv.envpool_tasks import envpool_id
@@ -461,18 +459,7 @@ def test_a_step_goes_on_after_an_interrupt(batch_size: int, monkeypatch: pytest.
     config = dataclasses.replace(ENVPOOL, frame_skip=1000, noop_max=1)
     with make_pool(PONG, 2, preprocess=config, batch_size=batch_size) as envs:
         envs.reset(seed=0)
-        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))  # a step takes more than 50 ms
-        send = envs._engine_send
-
-        def send_and_start_the_timer(actions: Any) -> None:
-            send(actions)
-            timer.start()
-
-        with monkeypatch.context() as patched:
-            patched.setattr(envs, "_engine_send", send_and_start_the_timer)
-            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-                envs.step([0, 0])
-                timer.join(30)  # a signal that comes after the end of the step falls in here
+        interrupt_a_step(envs, monkeypatch)
         assert envs.step([0, 0])[4]["elapsed_step"].tolist() == [2, 2]
         assert envs.step([0, 0])[4]["elapsed_step"].tolist() == [3, 3]
         assert envs.episode_statistics().lengths.tolist() == [3, 3]

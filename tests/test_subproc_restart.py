@@ -10,6 +10,7 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from waiting import wait_until
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, make_vec
 from vecenv.testing import CountEnv
@@ -19,13 +20,6 @@ def kill(envs, worker):
     pid = envs.worker_pids[worker]
     os.kill(pid, signal.SIGKILL)
     return pid
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it has not come within {seconds:g} s"
-        time.sleep(0.01)
 
 
 def restarting(fns, num_workers=2, **settings):
@@ -351,7 +345,7 @@ def test_actions_sent_as_objects_survive_a_death(tmp_path):
     with restarting(fns, batch_size=2) as envs:
         envs.reset(seed=1)
         envs.send(["a", "b", "c", "d"], range(4))
-        wait_until(marks[2].exists)
+        wait_until(marks[2].exists, 30.0)
         kill(envs, 1)
         told = {}
         for _ in range(2):
@@ -393,7 +387,7 @@ def test_rows_that_a_worker_has_finished_are_reported_as_they_were():
         envs.step([0] * 4)
         envs.send([0] * 4, range(4))
         control = envs._control
-        wait_until(lambda: (control.completed[2:] == control.requested[2:]).all())
+        wait_until(lambda: (control.completed[2:] == control.requested[2:]).all(), 30.0)
         kill(envs, 1)
         with pytest.raises(EnvError, match="boom from env 2"):
             envs.recv(timeout=30)

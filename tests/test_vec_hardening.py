@@ -17,6 +17,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
+from waiting import wait_until
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, WorkerDied, make_vec
 from vecenv.testing import CountEnv, assert_same
@@ -27,13 +28,6 @@ both = pytest.mark.parametrize("build", BUILDS)
 
 def count_fns(count=2, env_class=CountEnv, **settings):
     return [functools.partial(env_class, uid=uid, **settings) for uid in range(count)]
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it has not come within {seconds:g} s"
-        time.sleep(0.01)
 
 
 class ForkingEnv(CountEnv):
@@ -162,7 +156,7 @@ def test_polling_without_waiting():
         envs.step_async([0, 0])
         control = envs._control
         # A worker answers after it has sent its messages, which nobody has read yet.
-        wait_until(lambda: (control.answered == control.sequence[0]).all())
+        wait_until(lambda: (control.answered == control.sequence[0]).all(), 30.0)
         assert envs.step_wait(timeout=0)[4]["text"].tolist() == ["x", "x"]
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         envs.processes[0].join(10)
@@ -189,7 +183,7 @@ def test_what_envs_register_for_the_end_runs(context):
     (pid,) = envs.get_attr("pid")
     assert psutil.pid_exists(pid)
     envs.close()
-    wait_until(lambda: not psutil.pid_exists(pid))
+    wait_until(lambda: not psutil.pid_exists(pid), 30.0)
 
 
 @both
