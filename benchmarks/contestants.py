@@ -53,6 +53,9 @@ class Settings:
 class VectorContestant:
     """A vector environment stepped with random actions drawn ahead.
 
+    The newest results are kept while the next step runs, as by a trainer, which stores the observations beside what
+    comes of them: memory that nobody held on to would be handed out again at once, warm in the core's caches.
+
     Args:
         name: name in the table.
         envs: the environment; `close` closes it.
@@ -85,6 +88,7 @@ class VectorContestant:
             self._env_ids = first[4]["env_id"]
         else:
             first = envs.reset(seed=settings.seed) if reset is None else reset()
+        self._newest: Any = first
         observations = first[0] if isinstance(first, tuple) else first
         self.observation_shape: tuple[int, ...] = np.shape(observations)
 
@@ -111,12 +115,13 @@ class VectorContestant:
         return self._actions[self._turn]
 
     def _step_batch(self) -> int:
-        self._envs.step(self._next_actions())
+        self._newest = self._envs.step(self._next_actions())
         return self._num_envs
 
     def _step_part(self) -> int:
         self._envs.send(self._next_actions()[self._env_ids], self._env_ids)
-        self._env_ids = self._envs.recv()[4]["env_id"]
+        self._newest = self._envs.recv()
+        self._env_ids = self._newest[4]["env_id"]
         return len(self._env_ids)
 
     def close(self) -> None:
