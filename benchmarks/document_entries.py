@@ -169,6 +169,14 @@ ENTRIES: tuple[Entry, ...] = (
         note="Actions per second of the small network for images, over the number of environments in a batch.",
     ),
     Entry(
+        "engines",
+        "What the adapters of engines cost",
+        ("engines", PONG, "--rounds", "150"),
+        ("engines", PONG, "--rounds", "2", "--seconds", "0.05"),
+        {"--engines": ("ale", "envpool")},
+        "The same engine used bare plays the same steps in turns; a cost below 0 means that ours was faster.",
+    ),
+    Entry(
         "adapters-cartpole",
         "Trainers of others on CartPole",
         ("adapters", "CartPole-v1"),

@@ -6,7 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from vecenv.registration import find_game
+
 from .emulator_limit import FRAME_SKIP
+from .engines import HEADER as COST_HEADER
+from .engines import cost_row
 from .ladder import Theirs
 from .learning_curves import HEADER, table_rows, to_the_mark
 from .limits import IN_TURNS, LIMIT, PIPELINE, VECENV
@@ -193,6 +197,14 @@ def _inference(document: Document) -> list[PageTable]:
     return [PageTable(title, ("what", *(f"batch {size}" for size in results)), rows)]
 
 
+def _engines(document: Document) -> list[PageTable]:
+    rows = [
+        cost_row(name, result, is_atari=find_game(name.partition(",")[0]) is not None)
+        for name, result in document["results"].items()
+    ]
+    return [PageTable("Share of the time per step, medians of the rounds", COST_HEADER, rows)]
+
+
 def _speedups(document: Document) -> list[PageTable]:
     solutions = document["results"].get("solutions")
     return [
@@ -255,6 +267,7 @@ TABLES: dict[str, Callable[[Document], list[PageTable]]] = {
     "workers": _workers,
     "startup": _startup,
     "inference": _inference,
+    "engines": _engines,
     "adapters": lambda document: _rate_tables(adapter_groups(document), "steps/s"),
     "speedups": _speedups,
     "learning": _learning,

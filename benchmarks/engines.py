@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,7 @@ UNIT = "agent steps/s"
 DEFAULT_ENVS = ("PongNoFrameskip-v4", "CartPole-v1")
 #: What an adapter may cost on Atari games.
 ALLOWED = 0.03
+HEADER = ("what", f"ours, {UNIT}", "bare", "cost", "95 % interval", f"<= {ALLOWED:.0%} (Atari)")
 _RESAMPLES = 4000
 #: Steps of a batch that tell how many make a turn.
 _PROBE = 100
@@ -145,6 +146,24 @@ def cost_of(ours: Rates, bare: Rates) -> Cost:
     return Cost(1 - float(np.median(ratios)), float(low), float(high))
 
 
+def cost_row(name: str, result: Mapping[str, Any], *, is_atari: bool) -> list[str]:
+    """Cells below `HEADER` for one pair, as it stands among the results.
+
+    Args:
+        name: of the pair.
+        result: its rates and cost.
+        is_atari: whether there is a verdict: `ALLOWED` is about Atari games.
+    """
+    cost = Cost(*result["cost"])
+    return [
+        name,
+        *(f"{result[side]['median']:,.0f}" for side in ("ours", "bare")),
+        f"{cost.share:+.1%}",
+        f"{cost.low:+.1%} to {cost.high:+.1%}",
+        cost.verdict if is_atari else "",
+    ]
+
+
 def measure(settings: Settings, engine: str, *, rounds: int, seconds: float) -> tuple[Rates, Rates]:
     """Build both, let them take turns, close them.
 
@@ -231,31 +250,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"left out: {name}: {error}", file=sys.stderr)
                 continue
             cost = cost_of(ours, bare)
-            rows.append(_cells(name, ours, bare, cost, is_atari=settings.rom is not None))
             results[name] = {"ours": ours.as_dict(), "bare": bare.as_dict(), "cost": [cost.share, cost.low, cost.high]}
+            rows.append(cost_row(name, results[name], is_atari=settings.rom is not None))
             pair = samples_of((ours, bare), UNIT, theirs=["bare"])
             samples.update({f"{name}: {which}": row for which, row in pair.items()})
     if not rows:
         raise UnknownSetting("nothing was left to measure")
-    header = ["what", f"ours, {UNIT}", "bare", "cost", "95 % interval", f"<= {ALLOWED:.0%} (Atari)"]
-    print_table(f"{arguments.rounds} alternating rounds of {arguments.seconds:g} s", header, rows)
+    print_table(f"{arguments.rounds} alternating rounds of {arguments.seconds:g} s", HEADER, rows)
     written = {
         key: getattr(arguments, key)
         for key in ("envs", "engines", "num_envs", "num_workers", "seed", "rounds", "seconds")
     }
     return publish(arguments, "engines", settings=written, results=results, samples=samples)
-
-
-def _cells(name: str, ours: Rates, bare: Rates, cost: Cost, *, is_atari: bool) -> list[str]:
-    """A row of the table; `ALLOWED` is about Atari games, so there is a verdict on them alone."""
-    rates = [f"{ours.median:,.0f}", f"{bare.median:,.0f}"]
-    return [
-        name,
-        *rates,
-        f"{cost.share:+.1%}",
-        f"{cost.low:+.1%} to {cost.high:+.1%}",
-        cost.verdict if is_atari else "",
-    ]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .document_entries import GAMES, PONG
 from .document_tables import rates_of
+from .engines import ALLOWED
 from .limits import VECENV
 
 Document = Mapping[str, Any]
@@ -122,6 +123,12 @@ def _over_async(document: Document) -> float:
 def _compiled(num_envs: int, ours: str, theirs: str, document: Document) -> float | None:
     result = document["results"].get(str(num_envs))
     return None if result is None else result["ratios"].get(ours, {}).get(theirs)
+
+
+def _adapter(engine: str, num_envs: int, document: Document) -> float | None:
+    """Share of the time per step that the adapter of an engine costs."""
+    result = document["results"].get(f"{PONG}, {engine}, {num_envs} envs")
+    return None if result is None else float(result["cost"][0])
 
 
 def _start_seconds(document: Document) -> float | None:
@@ -260,6 +267,18 @@ TARGETS: tuple[Target, ...] = (
         why=_EMPTY,
     ),
     *_kernels(),
+    *(
+        _at_most(
+            f"adapter of `{engine}`, Pong, {num_envs} envs",
+            f"at most {ALLOWED:.0%} of the bare engine's time per step",
+            "engines",
+            partial(_adapter, engine, num_envs),
+            ALLOWED,
+            "{:+.1%}",
+        )
+        for engine in ("ale", "envpool")
+        for num_envs in (8, 64)
+    ),
     _at_most("start of 16 Pong envs, warm cache", "at most 3 s", "startup", _start_seconds, 3.0, "{:.1f} s"),
     _at_most("worker with 8 Pong envs", "at most 25 MB private", "startup", _worker_memory, 25.0, "{:.1f} MB"),
     _at_most(

@@ -145,6 +145,17 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # entry -> settin
         {"network": "mlp", "device": "cpu"},
         {"1": [rates("batched, float32", 1000.0)], "8": [rates("batched, float32", 7000.0), rates("once", 900.0)]},
     ),
+    "engines": (
+        {},
+        {
+            f"PongNoFrameskip-v4, {engine}, 8 envs": {
+                "ours": rates("ours", 990.0),
+                "bare": rates("bare", 1000.0),
+                "cost": cost,
+            }
+            for engine, cost in (("ale", [0.03, 0.02, 0.041]), ("envpool", [0.0301, 0.0302, 0.04]))
+        },
+    ),
     "adapters-cartpole": (
         {"env": "CartPole-v1", "num_envs": 8},
         {"sb3": [rates("SB3 on ours", 20.0, 22.0), rates("SB3 on its own", 10.0, 11.0)]},
@@ -255,6 +266,9 @@ def test_targets_are_met_or_not_by_the_results() -> None:
     assert said("empty round of 2 workers", "50 us") == ["49 us", "yes"]
     assert said("CartPole, compiled, 1,024 envs", "statistics off") == ["6.99x", "**no**"]
     assert said("CartPole, compiled, 16,384 envs", "statistics off") == ["not measured", "-"]
+    assert said("adapter of `ale`, Pong, 8 envs", "3%") == ["+3.0%", "yes"]
+    assert said("adapter of `envpool`, Pong, 8 envs", "3%") == ["+3.0%", "**no**"]
+    assert said("adapter of `envpool`, Pong, 64 envs", "3%") == ["not measured", "-"]
     assert said("start of 16 Pong envs, warm cache", "3 s") == ["2.0 s", "yes"]
     assert said("worker with 8 Pong envs", "25 MB") == ["24.0 MB", "yes"]
     assert said("the same, start method spawn", "60 MB") == ["not measured", "-"]
@@ -395,6 +409,8 @@ def test_page_has_every_table_picture_and_target(tmp_path: Path) -> None:
     assert "| compiled | 105,000,000 | 100,000,000 - 110,000,000 | 7.0x |" in text
     assert "| batched, float32 | 1,000 | 7,000 |" in text
     assert "| once |  | 900 |" in text
+    assert "| PongNoFrameskip-v4, ale, 8 envs | 990 | 1,000 | +3.0% | +2.0% to +4.1% | cannot tell |" in text
+    assert "| PongNoFrameskip-v4, envpool, 8 envs | 990 | 1,000 | +3.0% | +3.0% to +4.0% | no |" in text
     assert "| SB3 on its own | 10 | 10 - 11 | 2.00x |" in text
     assert "document: 20,000, 6 processes" in text
     head = "ES on HalfCheetah-v5: against the engine alone:\n\n| rung | what changes | observations/s |"
