@@ -8,12 +8,13 @@ and a picture beside it.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,6 +169,19 @@ def measure_efficiency(backends: Sequence[str], rounds: int, seconds: float) -> 
         return alternate(steppers, rounds=rounds, seconds=seconds, warm_up_seconds=0.2)
 
 
+def efficiency_of(backends: Sequence[str], busy: Sequence[Rates]) -> dict[str, float]:
+    """The rate with two workers over twice the rate with one, by back end: the median of the rounds.
+
+    Args:
+        backends: that were measured.
+        busy: their rates, as `measure_efficiency` returns them.
+    """
+    return {
+        backend: statistics.median(b / a / 2 for a, b in zip(one.samples, two.samples, strict=True))
+        for backend, one, two in zip(backends, busy[::2], busy[1::2], strict=True)
+    }
+
+
 def costs_of(backend: str, measured: Sequence[Measured]) -> Costs:
     """The costs of a back end, fitted to its least disturbed samples."""
     smallest = measured[0]
@@ -202,38 +216,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         MissingExtra: Ray is not installed.
         UnknownSetting: a back end that is not measured here.
     """
-    parser = make_parser("vecenv bench scaling", __doc__)
-    text = "comma-separated: subproc, ray (default: both)"
-    parser.add_argument("--backends", type=some_words, default=list(BACKENDS), metavar="NAMES", help=text)
-    text = "write costs and model to this Markdown file (docs/scaling.md is one), and a picture beside it"
-    parser.add_argument("--report", type=Path, metavar="FILE", help=text)
-    add_timing(parser, rounds=5, seconds=0.5)
-    add_output(parser, "scaling")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     check_known(arguments.backends, BACKENDS, "back end")
     check_output(arguments, "scaling")
     if arguments.report is not None:
         check_writable(arguments.report, "--report")
-    hold: Any = None
-    if "ray" in arguments.backends:
-        from vecenv.ray_cluster import RayConnection
-
-        # As in a cluster of several machines: the model has larger messages go through the object store.
-        os.environ.setdefault("RAY_max_direct_call_object_size", str(STORED_BYTES))
-        hold = RayConnection("local", object_store_memory=256 * 2**20)  # one cluster for all
-    try:
+    with _one_ray_cluster(arguments.backends):
         print(describe_machine())
         measured = measure_rounds(arguments.backends, arguments.rounds, arguments.seconds)
         busy = measure_efficiency(arguments.backends, arguments.rounds, arguments.seconds)
         evolved = measure_evolution(arguments.backends, arguments.rounds, arguments.seconds)
-    finally:
-        if hold is not None:
-            hold.release()
     costs = {backend: costs_of(backend, own) for backend, own in measured.items()}
-    efficiency = {
-        backend: statistics.median(b / a / 2 for a, b in zip(one.samples, two.samples, strict=True))
-        for backend, one, two in zip(arguments.backends, busy[::2], busy[1::2], strict=True)
-    }
+    efficiency = efficiency_of(arguments.backends, busy)
     known = measured_tables(costs, efficiency)
     predicted = predicted_tables(costs, workloads())
     generations = [measured_evolution_table(evolved, arguments.backends)]
@@ -252,3 +246,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates = [one.rates for own in measured.values() for one in own] + busy + [one.rates for one in evolved]
     samples = samples_of(rates, "steps/s")
     return publish(arguments, "scaling", settings={"grid": GRID}, results=results, samples=samples)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("vecenv bench scaling", __doc__)
+    text = "comma-separated: subproc, ray (default: both)"
+    parser.add_argument("--backends", type=some_words, default=list(BACKENDS), metavar="NAMES", help=text)
+    text = "write costs and model to this Markdown file (docs/scaling.md is one), and a picture beside it"
+    parser.add_argument("--report", type=Path, metavar="FILE", help=text)
+    add_timing(parser, rounds=5, seconds=0.5)
+    add_output(parser, "scaling")
+    return parser
+
+
+@contextmanager
+def _one_ray_cluster(backends: Sequence[str]) -> Iterator[None]:
+    """Keep one cluster for everything that is measured in the block; without Ray among the back ends, none."""
+    if "ray" not in backends:
+        yield
+        return
+    from vecenv.ray_cluster import RayConnection
+
+    # As in a cluster of several machines: the model has larger messages go through the object store.
+    os.environ.setdefault("RAY_max_direct_call_object_size", str(STORED_BYTES))
+    hold = RayConnection("local", object_store_memory=256 * 2**20)
+    try:
+        yield
+    finally:
+        hold.release()
