@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vecenv.errors import UnknownSetting
+from vecenv.whole_file import whole_file
 
 FORMAT = 3
 """Version of the layout; files of another version are refused."""
@@ -71,16 +72,11 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
         TypeError: when ``content`` holds something that is neither a tensor nor plain.
     """
     plain = to_plain({"format": FORMAT, **content})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            with _sums_written():
-                torch.save(plain, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        with _sums_written():
+            torch.save(plain, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

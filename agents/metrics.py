@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
+
+from vecenv.whole_file import whole_file
 
 Figure = float | int | None
 
@@ -80,9 +81,8 @@ def read_metrics(csv_path: Path) -> dict[str, list[float]]:
 def _drop_rows_after(csv_path: Path, last_env_steps: int) -> None:
     lines = csv_path.read_text().splitlines(keepends=True)
     kept = [line for line in lines[1:] if line.endswith("\n") and int(line.split(",", 1)[0]) <= last_env_steps]
-    temporary = csv_path.with_name(f".{csv_path.name}.{os.getpid()}")
-    temporary.write_text("".join([*lines[:1], *kept]))
-    temporary.replace(csv_path)
+    with whole_file(csv_path) as unfinished:
+        unfinished.write_text("".join([*lines[:1], *kept]))
 
 
 def _columns_of(csv_path: Path) -> list[str]:

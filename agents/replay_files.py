@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vecenv.errors import UnknownSetting
+from vecenv.whole_file import whole_file
 
 from .replay_memory import ReplayMemory
 
@@ -36,23 +37,18 @@ def save_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path) -> d
     Raises:
         OSError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     checksum = 0
-    try:
-        with temporary.open("wb") as file:
-            file.truncate(memory.spec.nbytes)
-            for offset, part in _parts(memory, written):
-                file.seek(offset)
-                data = part.data.cast("B")
-                for start in range(0, len(data), _CHUNK):
-                    chunk = bytes(data[start : start + _CHUNK])  # actors go on writing into rows that have expired
-                    file.write(chunk)
-                    checksum = zlib.crc32(chunk, checksum)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        file.truncate(memory.spec.nbytes)
+        for offset, part in _parts(memory, written):
+            file.seek(offset)
+            data = part.data.cast("B")
+            for start in range(0, len(data), _CHUNK):
+                chunk = bytes(data[start : start + _CHUNK])  # actors go on writing into rows that have expired
+                file.write(chunk)
+                checksum = zlib.crc32(chunk, checksum)
+        file.flush()
+        os.fsync(file.fileno())
     return {"name": path.name, "checksum": checksum}
 
 

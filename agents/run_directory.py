@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vecenv.errors import UnknownSetting
+from vecenv.whole_file import remove_unfinished, whole_file
 
 PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "torch", "ale-py")
 
@@ -81,9 +82,8 @@ class RunDirectory:
             UnknownSetting: another training is writing to it.
         """
         with self._kept_from_others():
-            for name in (self.config, self.checkpoint, self.best, self.summary):
-                for unfinished in self.path.glob(f".{name.name}.[0-9]*"):
-                    unfinished.unlink(missing_ok=True)
+            for path in (self.config, self.checkpoint, self.best, self.summary):
+                remove_unfinished(self.path, path.name)
             yield
 
     @contextlib.contextmanager
@@ -106,9 +106,8 @@ class RunDirectory:
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write ``content`` to ``path``, whole or not at all."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-        temporary.replace(path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def versions() -> dict[str, str | None]:

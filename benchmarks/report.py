@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from vecenv.doctor import report as installation_report
 from vecenv.errors import MissingExtra, UnknownSetting
+from vecenv.whole_file import whole_file
 from vecenv.writable import check_writable
 
 from .compare import Change, Samples, compare_results, differing_facts, machine_drift, read_result
@@ -209,9 +209,8 @@ def write_json(
         **installation_report(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(document, indent=2) + "\n")
-    os.replace(unfinished, path)
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(document, indent=2) + "\n")
     return document
 
 
