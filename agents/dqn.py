@@ -28,6 +28,7 @@ from .replay_buffer import ReplayBuffer
 from .replay_files import load_rows, save_rows
 from .replay_memory import ReplayMemory, ReplaySpec
 from .replay_writer import ReplayWriter
+from .run_directory import REPLAY_NAME
 
 if TYPE_CHECKING:
     from .dqn_actors import ActorPool
@@ -233,14 +234,14 @@ class DQN:
     def save_files(self, folder: Path) -> None:
         """Write the replay into ``folder``, for the :meth:`state_dict` that follows; it names the file."""
         if self.keeps_replay:
-            path = folder / f"replay-{self.env_steps}.bin"
+            path = folder / REPLAY_NAME.format(self.env_steps)
             self._saved_replay = self.env_steps, save_rows(self.replay.memory, self.replay.written, path)
 
     def remove_old_files(self, folder: Path) -> None:
         """Remove the replays of earlier checkpoints, after the last one has been written."""
         if self._saved_replay is None:
             return
-        for path in folder.glob("replay-*.bin"):
+        for path in folder.glob(REPLAY_NAME.format("*")):
             if path.name != self._saved_replay[1]["name"]:
                 path.unlink(missing_ok=True)
 

@@ -17,6 +17,8 @@ from vecenv.errors import UnknownSetting
 from vecenv.whole_file import remove_unfinished, whole_file
 
 PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "torch", "ale-py")
+REPLAY_NAME = "replay-{}.bin"
+"""Of the file with the rows of DQN's replay, by the env steps at which it was written."""
 
 
 class RunDirectory:
@@ -82,8 +84,9 @@ class RunDirectory:
             UnknownSetting: another training is writing to it.
         """
         with self._kept_from_others():
-            for path in (self.config, self.checkpoint, self.best, self.summary):
-                remove_unfinished(self.path, path.name)
+            written = (self.config, self.metrics, self.checkpoint, self.best, self.summary)
+            for name in (*(path.name for path in written), REPLAY_NAME.format("*")):
+                remove_unfinished(self.path, name)
             yield
 
     @contextlib.contextmanager

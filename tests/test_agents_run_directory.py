@@ -50,8 +50,8 @@ def test_a_killed_training_leaves_nothing_in_the_way(folder: Path) -> None:
         "from vecenv.agents.run_directory import RunDirectory\n"
         "directory = RunDirectory(sys.argv[1])\n"
         "with directory.held():\n"
-        "    (directory.path / f'.checkpoint.pt.{os.getpid()}').write_text('half')\n"
-        "    (directory.path / f'.summary.json.{os.getpid()}').write_text('half')\n"
+        "    for name in ('checkpoint.pt', 'summary.json', 'metrics.csv', 'replay-400.bin'):\n"
+        "        (directory.path / f'.{name}.{os.getpid()}').write_text('half')\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -65,6 +65,6 @@ def test_a_killed_training_leaves_nothing_in_the_way(folder: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=20)
     (folder / ".checkpoint.pt.notes").write_text("somebody's own")
-    assert len(list(folder.glob(".*"))) == 3
+    assert len(list(folder.glob(".*"))) == 5
     with RunDirectory(folder).held():
         assert [path.name for path in folder.glob(".*")] == [".checkpoint.pt.notes"]
