@@ -19,6 +19,7 @@ from vecenv.errors import MissingExtra, UnknownSetting
 from vecenv.native_batch import EngineBatch
 from vecenv.native_engine import NativeVecEnv
 from vecenv.native_request import (
+    THREAD_OPTIONS,
     affinity_of,
     check_config,
     config_of,
@@ -30,7 +31,7 @@ from vecenv.preprocess.config import AtariConfig
 from vecenv.registration import find_game
 from vecenv.settings import VectorSettings
 
-OPTIONS = ("num_threads", "thread_affinity_offset")
+OPTIONS = THREAD_OPTIONS
 
 CAPABILITIES = {
     "NextStep": "native",

@@ -22,13 +22,13 @@ from vecenv.envpool_arrays import PoolArrays, own_infos
 from vecenv.envpool_tasks import Task, task_of
 from vecenv.native_batch import EngineBatch
 from vecenv.native_engine import NativeVecEnv
-from vecenv.native_request import affinity_of, engine_seeds, num_threads_of
+from vecenv.native_request import THREAD_OPTIONS, affinity_of, engine_seeds, num_threads_of
 from vecenv.settings import VectorSettings
 from vecenv.spaces import map_arrays
 
 Array = npt.NDArray[Any]
 
-OPTIONS = ("num_threads", "thread_affinity_offset")
+OPTIONS = THREAD_OPTIONS
 
 CAPABILITIES = {
     "NextStep": "native",

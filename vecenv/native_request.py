@@ -15,6 +15,9 @@ from vecenv.cores import usable_cores
 from vecenv.engines import EngineRequest
 from vecenv.preprocess.config import AtariConfig
 
+#: Entries of ``backend_options`` that `num_threads_of` and `affinity_of` read.
+THREAD_OPTIONS = ("num_threads", "thread_affinity_offset")
+
 
 def id_of(request: EngineRequest, engine: str) -> str:
     """The env's id; what an engine without Python envs cannot use is refused.
