@@ -117,7 +117,7 @@ def test_a_share_needs_workers_that_can_be_late() -> None:
             ESConfig(engine="processes", report_share=share)
 
 
-class GateEnv(gym.Env[Any, Any]):
+class FirstLateEnv(gym.Env[Any, Any]):
     """One step. The first to make the file ``late`` waits in it until there is a file ``open``, and raises if told."""
 
     def __init__(self, folder: Path, fails: bool = False) -> None:
@@ -147,7 +147,7 @@ class GateEnv(gym.Env[Any, Any]):
 def gated(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ES]:
     """Two workers, of which one is late, and fails then if the parameter says so."""
     config = dataclasses.replace(CONFIG, engine="processes", workers=2, pairs_at_once=1, report_share=0.8)
-    env_fn = functools.partial(GateEnv, tmp_path, fails=getattr(request, "param", False))
+    env_fn = functools.partial(FirstLateEnv, tmp_path, fails=getattr(request, "param", False))
     envs = vecenv.make_vec(env_fn, backend="sync", **env_settings(config))
     es = ES(envs, config, seed=1)
     yield es
@@ -193,7 +193,7 @@ def test_the_error_of_a_worker_that_was_cut_off_does_not_end_the_run(gated: ES, 
     assert len(gated.engine.pids) == 2
 
 
-class HangingEnv(GateEnv):
+class HangingEnv(FirstLateEnv):
     """Building it takes for ever in every process but one."""
 
     def __init__(self, process: int) -> None:

@@ -151,7 +151,7 @@ def test_custom_spaces_and_envs_that_are_built_differently():
         assert terminations.tolist() == [False, True, False]
 
 
-class GateEnv(CountEnv):
+class AnnouncingGateEnv(CountEnv):
     """Its steps last until a file is there; another one tells that the first has begun."""
 
     def __init__(self, uid, gate):
@@ -170,7 +170,7 @@ class GateEnv(CountEnv):
 
 def test_what_is_ready_first_is_received_first(tmp_path):
     gate, reached = tmp_path / "open", tmp_path / "open.reached"
-    fns = [functools.partial(GateEnv, 0, str(gate)), *count_fns()[1:]]
+    fns = [functools.partial(AnnouncingGateEnv, 0, str(gate)), *count_fns()[1:]]
     with ray_envs(fns, batch_size=1) as envs:
         envs.reset()
         for _ in range(2):  # nothing is known of the envs at first, and what takes long afterwards
@@ -305,7 +305,7 @@ def test_three_deaths_without_a_step_are_final():
 
 
 def test_a_step_that_takes_too_long(tmp_path):
-    fns = [CountEnv, functools.partial(GateEnv, 1, str(tmp_path / "never"))]
+    fns = [CountEnv, functools.partial(AnnouncingGateEnv, 1, str(tmp_path / "never"))]
     with ray_envs(fns, step_timeout=3.0, on_worker_failure="restart") as envs:
         envs.reset()
         np.testing.assert_array_equal(envs.step([0, 0])[3], [False, True])

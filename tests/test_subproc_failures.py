@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from gated_env import GatedEnv
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, WorkerDied
@@ -246,23 +247,9 @@ def test_a_constructor_that_cannot_be_sent_is_named():
         SubprocVecEnv([CountEnv, lambda: lock and CountEnv()])
 
 
-class GateEnv(CountEnv):
-    """Every step waits until a file is there."""
-
-    def __init__(self, uid=0, gate=""):
-        super().__init__(uid)
-        self.gate = gate
-
-    def step(self, action):
-        deadline = time.monotonic() + LONG
-        while not os.path.exists(self.gate) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return super().step(action)
-
-
 def test_timeouts_kill_nothing_and_lose_nothing(tmp_path):
     gate = tmp_path / "gate"
-    fns = [functools.partial(GateEnv, uid, str(gate)) for uid in range(2)]
+    fns = [functools.partial(GatedEnv, str(gate), uid=uid) for uid in range(2)]
     with SubprocVecEnv(fns, num_workers=2) as envs:
         envs.reset()
         envs.step_async([0, 0])

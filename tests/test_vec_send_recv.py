@@ -12,6 +12,7 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from gated_env import GatedEnv
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, WorkerDied, make_vec
@@ -23,20 +24,6 @@ BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2), functools
 
 def count_fns(count=4, **settings):
     return [functools.partial(CountEnv, uid=uid, length=3 + uid, **settings) for uid in range(count)]
-
-
-class GateEnv(CountEnv):
-    """`CountEnv` whose steps last until a file exists, or for a minute."""
-
-    def __init__(self, path, **arguments):
-        super().__init__(**arguments)
-        self.path = path
-
-    def step(self, action):
-        end = time.monotonic() + 60
-        while not os.path.exists(self.path) and time.monotonic() < end:
-            time.sleep(0.005)
-        return super().step(action)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -104,7 +91,7 @@ def test_slow_envs_do_not_hold_up_the_others():
 
 def test_rows_come_in_the_order_of_finishing(tmp_path):
     gates = [tmp_path / "0", tmp_path / "1"]
-    fns = [functools.partial(GateEnv, str(gate), uid=uid) for uid, gate in enumerate(gates)]
+    fns = [functools.partial(GatedEnv, str(gate), uid=uid) for uid, gate in enumerate(gates)]
     with SubprocVecEnv([*fns, functools.partial(CountEnv, uid=2)], num_workers=3, batch_size=2) as envs:
         envs.reset()
         envs.send([0] * 3, [0, 1, 2])
@@ -288,7 +275,7 @@ def test_nothing_is_sent_while_an_asynchronous_call_is_pending(pending):
 
 def test_timeouts_lose_nothing(tmp_path):
     gate = tmp_path / "gate"
-    fns = [functools.partial(GateEnv, str(gate), uid=uid) for uid in range(2)]
+    fns = [functools.partial(GatedEnv, str(gate), uid=uid) for uid in range(2)]
     with SubprocVecEnv(fns, num_workers=2, batch_size=1) as envs:
         envs.reset()
         envs.send([0, 0], [0, 1])
