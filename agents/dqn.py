@@ -70,19 +70,7 @@ class DQN:
         self.env_steps = 0
         self.learning = QLearning(envs, config, seed=seed, device=self.device)
         self.precision: dict[str, Any] = self.learning.precision  # the same dictionary
-        stack_size = config.stack_size or (envs.config.stack_size if envs.config is not None else 1)
-        spec = ReplaySpec.of(envs.single_observation_space, config.num_envs, config.replay_capacity, stack_size)
-        self.replay = ReplayBuffer(
-            ReplayMemory(spec),
-            config.num_return_steps,
-            config.gamma,
-            steps_ahead=config.actor_steps_ahead if config.num_actors else 1,
-            priorities=Priorities(spec.num_streams * spec.num_slots, config.priority_exponent)
-            if config.prioritized
-            else None,
-            new_array=functools.partial(new_array, device=self.device),
-            seed=seed,
-        )
+        self.replay = self._build_replay(seed)
         self._seed, self._requested_precision = seed, precision
         self._begun, self._targets = False, 0
         self._counted_from = config.learning_starts, 0
@@ -103,6 +91,22 @@ class DQN:
             writer = ReplayWriter(self.replay.memory, 0, envs.num_envs, mode)
             head = EpsilonGreedy()
             self.player = ReplayPlayer(envs, self._policy(head), head, writer)
+
+    def _build_replay(self, seed: int) -> ReplayBuffer:
+        envs, config = self.envs, self.config
+        stack_size = config.stack_size or (envs.config.stack_size if envs.config is not None else 1)
+        spec = ReplaySpec.of(envs.single_observation_space, config.num_envs, config.replay_capacity, stack_size)
+        return ReplayBuffer(
+            ReplayMemory(spec),
+            config.num_return_steps,
+            config.gamma,
+            steps_ahead=config.actor_steps_ahead if config.num_actors else 1,
+            priorities=Priorities(spec.num_streams * spec.num_slots, config.priority_exponent)
+            if config.prioritized
+            else None,
+            new_array=functools.partial(new_array, device=self.device),
+            seed=seed,
+        )
 
     def _policy(self, head: EpsilonGreedy) -> BatchedPolicy:
         return BatchedPolicy(
