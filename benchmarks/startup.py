@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -72,20 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         UnknownSetting, MissingExtra: a back end that does not exist or is not installed.
     """
-    parser = make_parser("vecenv bench startup", __doc__)
-    text = "what to build (default PongNoFrameskip-v4)"
-    parser.add_argument("--env", metavar="ID", default="PongNoFrameskip-v4", help=text)
-    parser.add_argument("--num-envs", type=positive_int, metavar="N", default=16, help="envs in the batch (default 16)")
-    parser.add_argument("--num-workers", type=positive_int, metavar="N", help="workers (default: usable cores)")
-    text = f"of worker processes: {', '.join(START_METHODS)} (default forkserver)"
-    parser.add_argument("--start-method", choices=START_METHODS, default="forkserver", help=text)
-    text = f"comma-separated: {', '.join(BACKENDS)} (default subproc)"
-    parser.add_argument("--backends", type=some_words, metavar="NAMES", default=["subproc"], help=text)
-    text = "fresh interpreters per back end with kernels from the cache; one more compiles them (default 3)"
-    parser.add_argument("--builds", type=positive_int, metavar="N", default=3, help=text)
-    add_timing(parser, rounds=7)
-    add_output(parser, "startup")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     check_output(arguments, "startup")
     _check_backends(arguments.backends, arguments.env)
     if find_game(arguments.env) is None:
@@ -111,6 +99,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings |= {"rounds": arguments.rounds, "builds": arguments.builds, "backends": arguments.backends}
     settings["start_method"] = arguments.start_method
     return publish(arguments, "startup", settings=settings, results=results, samples=_samples(results, arguments.env))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("vecenv bench startup", __doc__)
+    text = "what to build (default PongNoFrameskip-v4)"
+    parser.add_argument("--env", metavar="ID", default="PongNoFrameskip-v4", help=text)
+    parser.add_argument("--num-envs", type=positive_int, metavar="N", default=16, help="envs in the batch (default 16)")
+    parser.add_argument("--num-workers", type=positive_int, metavar="N", help="workers (default: usable cores)")
+    text = f"of worker processes: {', '.join(START_METHODS)} (default forkserver)"
+    parser.add_argument("--start-method", choices=START_METHODS, default="forkserver", help=text)
+    text = f"comma-separated: {', '.join(BACKENDS)} (default subproc)"
+    parser.add_argument("--backends", type=some_words, metavar="NAMES", default=["subproc"], help=text)
+    text = "fresh interpreters per back end with kernels from the cache; one more compiles them (default 3)"
+    parser.add_argument("--builds", type=positive_int, metavar="N", default=3, help=text)
+    add_timing(parser, rounds=7)
+    add_output(parser, "startup")
+    return parser
 
 
 def _check_backends(names: Sequence[str], env_id: str) -> None:
