@@ -151,9 +151,9 @@ class RunConfig:
     solve_at: float | None = None
     """Stop when the mean return of the last 100 episodes reaches this."""
     stop_at_steps: int | None = None
-    """Stop at this many env steps, with schedules made for total_steps; --resume can go on from there."""
+    """Stop at this many env steps, with schedules made for total_steps; to go on, --resume with more, or with None."""
     max_seconds: float | None = None
-    """Stop after this many seconds."""
+    """Stop after this many seconds; a run that is resumed has them anew."""
     device: str = "auto"
     """Torch device; auto takes CUDA where there is one."""
     precision: Precision = "auto"

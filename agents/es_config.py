@@ -63,7 +63,7 @@ class ESConfig:
     start_timeout: float = 120.0
     """Seconds that workers may take to start and to build their environments."""
     ray_address: str | None = None
-    """Ray cluster that engine ray joins, host:port or auto; by default that of RAY_ADDRESS, else one of our own."""
+    """Ray cluster of engine ray: host:port, auto or local; by default that of RAY_ADDRESS, else one of our own."""
     ray_cpus: float = 1.0
     """CPUs that Ray sets aside for each worker of engine ray; a fraction lets workers share one."""
 

@@ -70,7 +70,7 @@ class StopRule:
     solve_at: float | None = None
     """Mean unclipped return of a full window of episodes."""
     max_seconds: float | None = None
-    """Seconds of the run, earlier parts of a resumed one included."""
+    """Seconds of the run, as `reason` is given them: with earlier parts of a resumed one."""
     stop_at_steps: int | None = None
     """Env steps after which the run pauses; it can be resumed."""
 

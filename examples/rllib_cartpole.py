@@ -1,6 +1,7 @@
 """RLlib's PPO on CartPole, with vecenv stepping the environments of every EnvRunner.
 
-Needs ``pip install 'vecenv[rllib]'``. Run ``python examples/rllib_cartpole.py --iterations 15``.
+Needs the extra ``rllib``: in a clone, ``pip install -c constraints.txt '.[rllib]'``.
+Run ``python examples/rllib_cartpole.py --iterations 15``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO on vecenv: two imports change, the learning curve does not.
+"""Stable-Baselines3's PPO on vecenv: one import changes, the learning curve does not.
 
 python examples/sb3_ppo.py
 python examples/sb3_ppo.py --env PongNoFrameskip-v4

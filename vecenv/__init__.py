@@ -1,4 +1,4 @@
-"""vecenv: vectorized environments for reinforcement learning, fast, exact and impossible to hang.
+"""vecenv: vectorized environments for reinforcement learning, in worker processes, compiled kernels or engines.
 
 The names below are loaded when they are first used, so that ``import vecenv`` is quick and brings no optional package.
 """
