@@ -69,6 +69,12 @@ def test_back_ends_and_adapters_say_why_not(monkeypatch: pytest.MonkeyPatch) -> 
     assert "backend='sync'" in statuses["subproc"].note
 
 
+def test_windows_is_not_said_to_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    support = doctor.diagnose([], run=False)["system"]
+    assert support.endswith("subproc is refused; sync, compiled and ale have not been tried on Windows")
+
+
 def test_every_engine_is_described() -> None:
     assert set(doctor._ENGINE_FACTS) == set(doctor.ENGINES)
 

@@ -74,7 +74,7 @@ _RLLIB_PACKAGES = {"torch": "torch", "tree": "dm-tree", "lz4": "lz4", "ormsgpack
 _SYSTEMS = {
     "linux": "tested: all back ends",
     "darwin": "worker processes take a portable path that has not been tried on a Mac; report what fails",
-    "win32": "no worker processes: sync, compiled and ale work, subproc is refused",
+    "win32": "no worker processes: subproc is refused; sync, compiled and ale have not been tried on Windows",
 }
 
 
