@@ -27,6 +27,7 @@ from stable_baselines3.common.vec_env import VecEnv as TheirVecEnv
 
 import vecenv
 import vecenv.addressable_env
+import vecenv.backend_choice
 from vecenv.errors import EnvError, UnknownSetting, WorkerDied
 from vecenv.factory import BACKENDS
 from vecenv.per_env import batch_of_actions
@@ -351,12 +352,13 @@ def test_a_worker_may_be_replaced() -> None:
 # -- make_vec_env ---------------------------------------------------------------------------------------------------
 
 
-def test_make_vec_env_builds_what_theirs_builds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("vec_env_class", "built"), [(None, SyncVecEnv), (SubprocVecEnv, SubprocVecEnv)])
+def test_make_vec_env_builds_what_theirs_builds(vec_env_class: Any, built: Any, tmp_path: Path) -> None:
     kwargs: dict[str, Any] = {"n_envs": 2, "seed": 5, "start_index": 3, "env_kwargs": {"sutton_barto_reward": True}}
     kwargs["monitor_kwargs"] = {"info_keywords": ()}
-    ours = make_vec_env("CartPole-v1", monitor_dir=str(tmp_path / "ours"), **kwargs)
+    ours = make_vec_env("CartPole-v1", monitor_dir=str(tmp_path / "ours"), vec_env_cls=vec_env_class, **kwargs)
     theirs = env_util.make_vec_env("CartPole-v1", monitor_dir=str(tmp_path / "theirs"), **kwargs)
-    assert isinstance(ours, SubprocVecEnv)
+    assert type(ours) is built
     assert ours.render_mode == "rgb_array"
     ends, reports = run_beside(ours, theirs, 150)
     assert ends == reports > 3
@@ -374,8 +376,31 @@ def test_make_vec_env_builds_what_theirs_builds(tmp_path: Path) -> None:
     assert sum(map(len, rows)) == reports
 
 
+@pytest.mark.parametrize(
+    ("env_id", "n_envs", "cores", "settings", "built"),
+    [
+        ("CartPole-v1", 2, 2, {}, SyncVecEnv),
+        ("CartPole-v1", 64, 2, {}, SubprocVecEnv),
+        ("CartPole-v1", 2, 2, {"wrapper_class": gym.wrappers.FlattenObservation}, SubprocVecEnv),
+        ("CartPole-v1", 2, 2, {"vec_env_kwargs": {"num_workers": 1}}, SubprocVecEnv),
+        ("CartPole-v1", 1, 2, {"vec_env_kwargs": {"worker_options": {"step_timeout": 9.0}}}, SubprocVecEnv),
+        (CountEnv, 2, 2, {}, SubprocVecEnv),
+        (CountEnv, 1, 2, {}, SyncVecEnv),
+        (CountEnv, 2, 1, {}, SyncVecEnv),
+    ],
+)
+def test_make_vec_env_takes_workers_by_the_rule_of_auto(
+    env_id: Any, n_envs: int, cores: int, settings: Any, built: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vecenv.backend_choice, "usable_cores", lambda: cores)
+    envs = make_vec_env(env_id, n_envs, seed=0, **settings)
+    assert type(envs) is built
+    assert len(envs.reset()) == n_envs
+    envs.close()
+
+
 def test_workers_do_not_import_torch() -> None:
-    envs = make_vec_env(walk_class(), n_envs=2)
+    envs = make_vec_env(walk_class(), n_envs=2, vec_env_cls=SubprocVecEnv)
     assert envs.env_method("loaded", "stable_baselines3") == envs.env_method("loaded", "torch") == [False, False]
     envs.close()
 
@@ -565,8 +590,13 @@ def trained(model: Any, steps: int) -> tuple[dict[str, Any], list[tuple[float, i
 )
 def test_cartpole_is_learnt_along_the_same_curve(algorithm: Any, steps: int, settings: Any) -> None:
     curves = []
-    wrapped = wrap(vecenv.make_vec("CartPole-v1", 2, "sync", autoreset_mode="SameStep"))
-    for envs in (env_util.make_vec_env("CartPole-v1", 2, seed=0), make_vec_env("CartPole-v1", 2, seed=0), wrapped):
+    made = [
+        env_util.make_vec_env("CartPole-v1", 2, seed=0),
+        make_vec_env("CartPole-v1", 2, seed=0),
+        make_vec_env("CartPole-v1", 2, seed=0, vec_env_cls=SubprocVecEnv),
+        wrap(vecenv.make_vec("CartPole-v1", 2, "sync", autoreset_mode="SameStep")),
+    ]
+    for envs in made:
         model = algorithm("MlpPolicy", envs, seed=0, device="cpu", **settings)
         curves.append(trained(model, steps))
         envs.close()

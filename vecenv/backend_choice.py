@@ -13,6 +13,8 @@ it has not all that `subproc` has and is not faster. ``vecenv tune ENV`` measure
 
 ``"auto-fast"`` may also change bits: `compiled` where it has the env and everything that was asked for, else as
 ``"auto"``.
+
+`vecenv.sb3.make_vec_env` chooses between its `SyncVecEnv` and its `SubprocVecEnv` by the rule of ``"auto"``.
 """
 
 from __future__ import annotations
@@ -45,16 +47,27 @@ def choose_backend(request: EngineRequest, worker_options: frozenset[str]) -> st
         request: what `make_vec` was asked for.
         worker_options: names of options that only `subproc` has.
     """
-    if sys.platform == "win32":
-        return "sync"
-    if request.num_workers is not None or not worker_options.isdisjoint(request.options):
+    asked = request.num_workers is not None or not worker_options.isdisjoint(request.options)
+    if asked and sys.platform != "win32":
         return "subproc"
+    alone = best_in_one_process(request.env_id, request.num_envs, wrapped=bool(request.wrappers))
+    return "sync" if alone else "subproc"
+
+
+def best_in_one_process(env_id: Any, num_envs: int, *, wrapped: bool) -> bool:
+    """Whether envs are stepped in the caller's process where nobody has asked for workers.
+
+    Args:
+        env_id: id or spec of a registered env, or a function that builds one.
+        num_envs: number of environments.
+        wrapped: whether each is in wrappers whose cost is unknown.
+    """
+    if sys.platform == "win32":
+        return True
     cores = usable_cores()
-    if request.num_envs == 1 or cores == 1:
-        return "sync"
-    if not request.wrappers and request.num_envs < _CHEAP_ENVS_PER_CORE * cores and _is_cheap(request.env_id):
-        return "sync"
-    return "subproc"
+    if num_envs == 1 or cores == 1:
+        return True
+    return not wrapped and num_envs < _CHEAP_ENVS_PER_CORE * cores and _is_cheap(env_id)
 
 
 def make_compiled_envs(request: EngineRequest) -> VecEnv | None:

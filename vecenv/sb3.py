@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from vecenv.addressable_env import AddressableEnv, addressable_fns, processes_for
 from vecenv.arguments import checked_env_fns
 from vecenv.atari import preload_modules
+from vecenv.backend_choice import best_in_one_process
 from vecenv.base import VecEnv as VectorEnv
 from vecenv.cores import usable_cores
 from vecenv.errors import MissingExtra, UnknownSetting
@@ -160,9 +161,10 @@ def make_vec_env(
         monitor_dir: folder for one CSV file per env; None: no files.
         wrapper_class: applied to every env, outside of the monitor.
         env_kwargs: for the env's constructor.
-        vec_env_cls: None: `SubprocVecEnv` with a process per usable core, for one env `SyncVecEnv` (which also wins for
-            envs whose steps cost microseconds). Other classes are handed to SB3's function.
-        vec_env_kwargs: for its constructor.
+        vec_env_cls: None: `SyncVecEnv` where ``vecenv.make_vec(backend="auto")`` takes no workers either (one env, one
+            core, fewer than 32 envs per core of Gymnasium's classic control and toy text without wrappers), else
+            `SubprocVecEnv` with a process per usable core. Other classes are handed to SB3's function.
+        vec_env_kwargs: for its constructor; where `vec_env_cls` is None, any of them asks for `SubprocVecEnv`.
         monitor_kwargs: for the monitor.
         wrapper_kwargs: for `wrapper_class`.
 
@@ -283,8 +285,11 @@ def _seeded(
         os.makedirs(monitor_dir, exist_ok=True)
     settings = dict(vec_env_kwargs or {})
     if vec_env_cls is None:
-        vec_env_cls = SubprocVecEnv if n_envs > 1 else SyncVecEnv
-        if n_envs > 1:
+        wrapped = getattr(made, "wrapper_class", None) is not None
+        if not settings and best_in_one_process(made.env_id, n_envs, wrapped=wrapped):
+            vec_env_cls = SyncVecEnv
+        else:
+            vec_env_cls = SubprocVecEnv
             settings.setdefault("num_workers", min(n_envs, usable_cores()))
     envs: VecEnv = vec_env_cls(env_fns, **settings)
     envs.seed(seed)
