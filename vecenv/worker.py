@@ -5,9 +5,6 @@ The worker shares no lock with anyone; see `vecenv.protocol` for what it and the
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
 import random
 import select
 import socket
@@ -26,6 +23,7 @@ from vecenv.buffers import Block
 from vecenv.channel import Channel
 from vecenv.env_failures import SliceFailed, pack_failures
 from vecenv.env_slice import EnvSlice
+from vecenv.forks import close_in_forks
 from vecenv.infos import InfoColumns, Signature
 from vecenv.lifeline import begin_child
 from vecenv.protocol import RESET_ROW, STEP_ROW, BlockPlan, WorkerConfig, column_arrays, control_arrays
@@ -49,8 +47,7 @@ def worker_main(descriptors: Sequence[int]) -> None:
     random.seed()
     np.random.seed()  # noqa: NPY002 - it is the global generator that user code may draw from
     channel = Channel(socket.socket(fileno=channel_fd))
-    # A process that an env forks must not keep them: the caller would not see this worker end.
-    os.register_at_fork(after_in_child=functools.partial(_close_all, channel, list(descriptors[1:])))
+    close_in_forks(channel, descriptors[1:])
     try:
         config: WorkerConfig = channel.receive()
         worker = _Worker(config, channel, Signal(command_fd, answer_fd), block_fd)
@@ -58,13 +55,6 @@ def worker_main(descriptors: Sequence[int]) -> None:
             worker.run()
     except (EOFError, ConnectionError):
         pass  # the user's process has let go of the channel, or said that it is about to
-
-
-def _close_all(channel: Channel, descriptors: list[int]) -> None:
-    channel.close()
-    while descriptors:  # once: in a fork of the fork, their numbers may be those of other files
-        with contextlib.suppress(OSError):
-            os.close(descriptors.pop())
 
 
 class _Worker:
