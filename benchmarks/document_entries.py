@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from .contestants import BACKENDS, Contender
+from .ladder import CONTEXT_ONLY
 from .peers import PEERS
 
 PONG = "PongNoFrameskip-v4"
@@ -71,12 +72,16 @@ def find_entries(names: Sequence[str]) -> list[Entry]:
 
 
 def _speedups(key: str, title: str, accounts: str) -> Entry:
+    note = (
+        f"The column *theirs* quotes {accounts}. {CONTEXT_ONLY} *x base* is the rate as a multiple of the first "
+        "rung's, *x before* as a multiple of the rate of the rung that this one changes."
+    )
     return Entry(
         f"speedups-{key}",
         f"Speed ladder: {title}",
         ("speedups", key),
         ("speedups", key, "--quick"),
-        note=f"The column *theirs* quotes {accounts}. Those figures are of other hardware, and no results of ours.",
+        note=note,
     )
 
 
@@ -191,13 +196,19 @@ ENTRIES: tuple[Entry, ...] = (
     _speedups(
         "dqn",
         "DQN on Pong",
-        "two written accounts of this ladder: document 1 is the newer one, document 2 was measured on a GTX 1080 Ti",
+        "written accounts of two earlier implementations of this ladder: document 1 is the newer one, on hardware that "
+        "is not known here, document 2 was measured on a GTX 1080 Ti",
     ),
-    _speedups("ppo", "PPO on CartPole", "a written account of PPO over worker processes"),
+    _speedups(
+        "ppo",
+        "PPO on CartPole",
+        "a written account of an earlier PPO over 8 worker processes and a GPU of unknown model",
+    ),
     _speedups(
         "es",
         "evolution strategies on HalfCheetah",
-        "a written account of evolution strategies whose workers share seeds in place of noise",
+        "a written account of earlier evolution strategies whose workers send seeds in place of noise, on a CPU and a "
+        "GPU of unknown models",
     ),
     _solved("dqn", "DQN on Pong", 1),
     _solved("ppo", "PPO on CartPole", 5),

@@ -1,7 +1,7 @@
 """A speed ladder: rungs that each change one thing, measured here and shown beside the figures of a document.
 
-The documents are written accounts of trainings that others made faster step by step; the notes of each ladder tell
-which they are. Their figures are of their own hardware and no results of ours.
+The documents are written accounts of earlier implementations of the same ladder; the notes of each ladder tell what is
+known of them, such as the hardware, and how their figures are meant (`CONTEXT_ONLY`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ LADDERS = {
     "ppo": "vecenv.benchmarks.ladder_ppo",
     "es": "vecenv.benchmarks.ladder_es",
 }
+#: What the notes of every ladder say of the figures that it quotes.
+CONTEXT_ONLY = (
+    "No publication is known here that could be cited for these figures: they are of other hardware and other code, "
+    "stand beside ours as context only, and are no results of ours."
+)
 
 
 class RungContestant(Protocol):
@@ -47,7 +52,7 @@ class Theirs:
     """What a document reports for a rung, on its hardware. No result of ours.
 
     Attributes:
-        source: the document, such as ``"document 1"``.
+        source: the document, such as ``"document 1"``, as the notes of the ladder name it.
         rate: its figure in the ladder's unit; None where it gives none.
         text: what else it says, such as ``"52 min to solve"``.
     """

@@ -1,4 +1,7 @@
-"""The speed ladder of DQN on Pong: single changes on a plain DQN, the same changes on top of each other, stacks."""
+"""The speed ladder of DQN on Pong: single changes on a plain DQN, the same changes on top of each other, stacks.
+
+The last of its notes says what document 1 and document 2 are, whose figures it quotes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from vecenv.agents.training_run import choose_device
 from vecenv.preprocess.config import AtariConfig
 
 from .contestants import Settings
-from .ladder import Ladder, LadderTable, Rung, Theirs, needs
+from .ladder import CONTEXT_ONLY, Ladder, LadderTable, Rung, Theirs, needs
 from .ladder_training import MakeEnvs, TrainingContestant, TrainingSetup, train_to_mark
 from .learner_watch import Stopwatch
 from .peers import EnvFactory
@@ -248,8 +251,8 @@ def make_ladder() -> Ladder:
             "10,000; all rungs but the default compute in float32",
             "learning share: part of the wall-clock in gradient steps (on CUDA: in starting them); where it is near 1, "
             "as with the base's large network on a few CPU cores, nothing that makes playing faster can help",
-            "document 1 and document 2: two written accounts of this ladder, 1 the newer, 2 on a GTX 1080 Ti; their "
-            "figures are of their own hardware",
+            "document 1 and document 2: written accounts of two earlier implementations of this ladder; 1 is the newer "
+            f"one, on hardware that is not known here, 2 ran on a GTX 1080 Ti. {CONTEXT_ONLY}",
         ),
         solve_minutes=120.0,
     )

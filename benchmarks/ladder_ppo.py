@@ -16,12 +16,13 @@ from vecenv.agents.ppo import PPO
 from vecenv.agents.training_run import TrainingRun
 
 from .copied_storage import with_copied_storage
-from .ladder import Ladder, LadderTable, Rung, SolveResult, Theirs
+from .ladder import CONTEXT_ONLY, Ladder, LadderTable, Rung, SolveResult, Theirs
 from .ladder_training import MakeEnvs, TrainingContestant, TrainingSetup, train_to_mark
 from .learner_watch import BusyShare, ReturnCurve
 
 ENV = "CartPole-v1"
 SOLVE_AT = 475.0
+#: The account whose figures are quoted; the last of the notes says what is known of it.
 DOCUMENT = "PPO document"
 #: Env steps per update of every rung, so that all learn equally often.
 ROWS = 1024
@@ -179,7 +180,8 @@ def make_ladder() -> Ladder:
             "CartPole steps in less time than waking a worker takes (vecenv bench workers): the default steps such "
             "environments in the learner's process, and workers pay only where a step costs more.",
             f"the default has {default_config().settings.num_envs} envs, whose storage is the rollout itself.",
-            f"{DOCUMENT}: a written account of PPO over worker processes; its figures are of its own hardware.",
+            f"{DOCUMENT}: a written account of an earlier PPO over 8 worker processes and a GPU; the GPU's "
+            f"model and the number of cores are not known here. {CONTEXT_ONLY}",
         ),
         solve_notes=(
             "roughness: standard deviation of the differences of successive mean returns, "

@@ -1,6 +1,7 @@
-"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, beside the figures of the accounts they come from.
+"""``vecenv bench speedups``: the speed ladders of DQN, PPO and ES, beside the figures of earlier implementations.
 
-The documents are the written accounts that the ladders come from; `vecenv.benchmarks.ladder` tells which.
+Those figures are quoted from written accounts, the documents, as context only; the notes of each ladder say what is
+known of them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from vecenv.agents.population_evaluation import Broadcast
 from vecenv.agents.population_network import build_policy_network
 from vecenv.agents.train_arguments import read_arguments
 from vecenv.benchmarks import bare_engine, ladder_es, ladder_ppo
-from vecenv.benchmarks.ladder import find_ladder
+from vecenv.benchmarks.ladder import CONTEXT_ONLY, LADDERS, find_ladder
 from vecenv.benchmarks.ladder_training import TrainingContestant, TrainingSetup, train_to_mark
 from vecenv.benchmarks.learner_watch import ReturnCurve, Stopwatch, roughness
 from vecenv.benchmarks.one_by_one import OneByOneProcesses, OneByOneSetup
@@ -32,6 +32,16 @@ def small_ppo(backend="sync"):
 
 def rungs_of(key):
     return {rung.name: rung for table in find_ladder(key).tables for rung in table.rungs}
+
+
+@pytest.mark.parametrize("key", LADDERS)
+def test_notes_say_what_is_known_of_every_account_that_is_quoted(key):
+    ladder = find_ladder(key)
+    sources = {theirs.source for table in ladder.tables for rung in table.rungs for theirs in rung.documents}
+    assert sources
+    for source in sources:
+        notes = [note for note in ladder.notes if source in note]
+        assert any("written account" in note and CONTEXT_ONLY in note for note in notes), source
 
 
 def trained_weights(config, make_envs=None):
