@@ -73,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vecenv demo: {failure}", file=sys.stderr)
         return 1
     print(f"\nAll three parts done in {time.perf_counter() - start:.0f} s. The learning curve: {curve}")
-    print(
-        "Next: `make test` runs the tests; `make pong` trains PPO on Pong from pixels; `vecenv --help` lists the rest."
-    )
+    print(f"Next: {_next_commands()}; `vecenv --help` lists the rest.")
     programs = Path(sys.executable).parent
     if shutil.which("vecenv") is None and (programs / "activate").is_file():
         print(f"The command vecenv is in {programs}: type `. {programs / 'activate'}` first.")
@@ -151,6 +149,14 @@ def train_cartpole(run_dir: Path, seed: int) -> Path:
     if not curve.is_file():
         raise DemoFailed(f"training wrote no picture {curve}")
     return curve
+
+
+def _next_commands() -> str:
+    """What to run next: the project's Makefile serves only where it lies in the current folder."""
+    clone = Path(__file__).resolve().parent.parent
+    if (clone / "Makefile").is_file() and clone == Path.cwd():
+        return "`make test` runs the tests; `make pong` trains PPO on Pong from pixels"
+    return "`vecenv train ppo --env PongNoFrameskip-v4 --solve-at 18` trains PPO on Pong from pixels"
 
 
 def _part(name: str, run: Callable[[], Result]) -> Result:

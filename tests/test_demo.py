@@ -51,9 +51,26 @@ def train_leaving(
     monkeypatch.setitem(sys.modules, "vecenv.agents.train", SimpleNamespace(main=main))
 
 
+@pytest.mark.parametrize(
+    ("current", "advice"),
+    [
+        ("clone", "`make test` runs the tests; `make pong` trains"),
+        ("other", "`vecenv train ppo --env PongNoFrameskip-v4 --solve-at 18` trains"),
+    ],
+)
 def test_all_parts(
-    measured: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    current: str,
+    advice: str,
+    measured: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for folder in ("clone", "other"):  # that of vecenv, and of another project
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "Makefile").write_text("test:\n")
+    monkeypatch.setattr(demo, "__file__", str(tmp_path / "clone" / "benchmarks" / "demo.py"))
+    monkeypatch.chdir(tmp_path / current)
     train_leaving(monkeypatch, tmp_path / "run", SUMMARY, curve=True)
     programs = tmp_path / "bin"  # of a virtual environment that is not active
     programs.mkdir()
@@ -67,7 +84,7 @@ def test_all_parts(
     assert "80% of what the emulator alone" in text
     assert str(tmp_path / "run" / "curve.png") in text
     closing = text.strip().splitlines()[-2:]
-    assert closing[0].startswith("Next: `make test`")
+    assert closing[0].startswith(f"Next: {advice} PPO on Pong from pixels; ")
     assert closing[1] == f"The command vecenv is in {programs}: type `. {programs / 'activate'}` first."
 
 
