@@ -12,9 +12,8 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecFrameStack
 
-# In place of: from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from vecenv.registration import find_game
-from vecenv.sb3 import make_atari_env, make_vec_env
+from vecenv.sb3 import make_atari_env, make_vec_env  # in place of: from stable_baselines3.common.env_util import ...
 
 parser = argparse.ArgumentParser(description="Stable-Baselines3's PPO on vecenv.")
 parser.add_argument("--env", default="CartPole-v1")
