@@ -10,7 +10,7 @@ from typing import Any
 from vecenv.doctor import describe_machine
 
 from .report import markdown_table
-from .scaling_evolution import MeasuredEngine
+from .scaling_evolution import ENGINES, MeasuredEngine
 from .scaling_model import Costs, Evolution, Round, Workload, predict, predict_generation
 from .timing import Rates
 
@@ -71,7 +71,8 @@ Pairs of a worker that dies are played by others, with a warning that names it, 
 
 _EVOLUTION_MODEL = """The model's HalfCheetah plays episodes of 1,000 steps, with a policy of two hidden layers of 64.
 `pairs` is the limit where cores wait because the pairs cannot be divided evenly, or are fewer than cores. The model has
-the driver send parameters to every worker, as with processes; Ray sends them once per machine, which is less.
+the driver send parameters to every worker, as with `processes`; Ray sends them once per machine, which is less.
+Messages of `processes` are taken to cost what those of the back end subproc do, on one machine with that many cores.
 """
 
 
@@ -121,7 +122,7 @@ def measured_evolution_table(measured: Sequence[MeasuredEngine], backends: Seque
 
     Args:
         measured: the engines of all back ends, on one environment after the other.
-        backends: in the order of their engines; rates are compared with the first.
+        backends: in the order of their engines; rates are multiples of the first engine's.
     """
     rows = []
     for place, one in enumerate(measured):
@@ -130,7 +131,8 @@ def measured_evolution_table(measured: Sequence[MeasuredEngine], backends: Seque
         ratio = "" if one is first else f"{one.rates.ratio_to(first.rates):.2f}"
         per_pair, per_worker = f"{one.bytes_per_pair:.0f}", f"{one.bytes_per_worker:,}"
         rows.append([one.rates.name, f"{one.rates.median:,.0f}", f"{low} - {high}", ratio, per_pair, per_worker])
-    header = ["engine", "env steps/s", "lowest - highest", f"of {backends[0]}'s", "bytes per pair", "bytes per worker"]
+    times_first = f"x {ENGINES[backends[0]]}"
+    header = ["engine", "env steps/s", "lowest - highest", times_first, "bytes per pair", "bytes per worker"]
     return "Generations, measured: bytes received per pair, and given to each worker per generation", header, rows
 
 
@@ -141,9 +143,10 @@ def evolution_table(costs: Mapping[str, Costs], evolution: Evolution) -> Table:
         for cores in CORES:
             seconds, efficiency, limit = predict_generation(own, evolution, cores)
             sent = 4 * evolution.parameters + evolution.bytes_per_pair * evolution.pairs / cores
-            rows.append([backend, f"{cores:,}", f"{seconds:.2f} s", f"{efficiency:.0%}", f"{sent:,.0f}", limit])
+            duration, share = f"{seconds:.2f} s", f"{efficiency:.0%}"
+            rows.append([ENGINES[backend], f"{cores:,}", duration, share, f"{sent:,.0f}", limit])
     title = f"{evolution.pairs:,} pairs, {evolution.parameters:,} parameters"
-    return title, ["workers of", "cores", "generation", "efficiency", "bytes per worker", "limit"], rows
+    return title, ["engine", "cores", "generation", "efficiency", "bytes per worker", "limit"], rows
 
 
 def draw(path: Path, costs: Mapping[str, Costs], workloads: Sequence[Workload]) -> Path:

@@ -130,9 +130,14 @@ def test_the_report(tmp_path):
     text = (tmp_path / "scaling.md").read_text()
     assert "model on paper" in text
     assert "![Efficiency over cores](scaling.svg)" in text
+    assert "| engine | env steps/s | lowest - highest | x processes | bytes per pair | bytes per worker |" in text
     assert "| ES, processes | 1,500 | 1,000 - 2,000 |  | 172 | 22,944 |" in text
     assert "| ES, ray | 1,400 | 900 - 1,900 | 0.93 | 36 | 22,944 |" in text  # the median of 0.90 and 0.95
     assert text.index("ES, ray") < text.index("64 pairs")
+    generations = text[text.index("64 pairs") :]
+    assert "| engine | cores | generation |" in generations
+    assert "\n| processes | 16 | " in generations
+    assert "subproc |" not in generations
     said = predict(costs["ray"], workload, 1024)
     assert f"| ray | 1,024 | {said.rate:,.0f} |" in text
     assert picture.read_text().startswith("<?xml")
