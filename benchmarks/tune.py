@@ -285,7 +285,7 @@ def _print_advice(trials: Sequence[Trial], memory: int | None, largest: int | No
     print("rules of thumb:")
     print(f"  workers: at most one per usable core, {usable_cores()} here; one less where the learner needs a core")
     print("  batches: steps x envs samples per update; with more envs fewer updates, each with more data")
-    print("  learning rate: base x envs x 0.8")
+    print("  learning rate: base x envs x 0.8, where base is the learning rate that suits one environment")
 
 
 def _parser() -> argparse.ArgumentParser:
