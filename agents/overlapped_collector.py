@@ -34,7 +34,9 @@ class OverlappedCollector:
             ValueError: another batch size.
         """
         if not isinstance(envs, SendRecvVecEnv):
-            raise UnknownSetting("overlap needs a back end that steps part of its environments: sync or subproc")
+            raise UnknownSetting(
+                "overlap needs a back end that steps part of its environments: sync, subproc, envpool or ray"
+            )
         if envs.autoreset_mode is not AutoresetMode.NEXT_STEP:
             raise UnknownSetting(f"overlap needs autoreset_mode NextStep, got {envs.autoreset_mode.value}")
         if 2 * envs.batch_size != envs.num_envs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 
 import numpy as np
@@ -15,6 +16,7 @@ from vecenv.agents.config import PPO_PRESETS, PPOConfig
 from vecenv.agents.learner import CollectionInterrupted
 from vecenv.agents.ppo import PPO, env_settings
 from vecenv.agents.schedules import LearningRate, linear
+from vecenv.capabilities import REFUSED, capabilities
 from vecenv.errors import UnknownSetting
 from vecenv.toy_envs import CountEnv
 
@@ -152,9 +154,16 @@ def check_rollout(learner, trained):
     return executed
 
 
-@pytest.mark.parametrize("backend", ["sync", "subproc"])
-def test_two_halves_collect_what_one_batch_would(backend):
-    learner = make_learner(changed(overlap=True), backend=backend)
+@pytest.mark.parametrize(
+    "backend", ["sync", "subproc", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
+)
+def test_two_halves_collect_what_one_batch_would(backend, request):
+    settings = {}
+    if backend == "ray":
+        pytest.importorskip("ray")
+        request.getfixturevalue("one_ray_cluster")
+        settings = {"num_workers": 2, "backend_options": {"num_cpus": 0.2}}
+    learner = make_learner(changed(overlap=True), backend=backend, **settings)
     trained, episodes = [0] * 4, []
     for _ in range(4):
         episodes += learner.collector.collect()
@@ -164,6 +173,38 @@ def test_two_halves_collect_what_one_batch_would(backend):
     assert len(episodes) == sum(28 // (n + 1) + (28 % (n + 1) == n) for n in LENGTHS)
     learner.train_once()
     learner.envs.close()
+
+
+@pytest.mark.timeout(120, method="thread")
+def test_two_halves_of_envpool_step_as_its_whole_batches_do():
+    pytest.importorskip("envpool")
+    config = changed(overlap=True)
+    with (
+        vecenv.make_vec("CartPole-v1", backend="envpool", num_workers=1, **env_settings(config)) as envs,
+        vecenv.make_vec("CartPole-v1", 4, "envpool", num_workers=1) as whole,
+    ):
+        learner = PPO(envs, config, precision="float32")
+        learner.reset(seed=3)
+        observations, _ = whole.reset(seed=3)
+        rollout, ends = learner.rollout, 0
+        for _ in range(8):
+            learner.collector.collect()
+            for t in range(rollout.num_steps):
+                np.testing.assert_array_equal(rollout.observations[rollout.slot(t)].numpy(), observations)
+                observations, rewards, terminations, _, _ = whole.step(rollout.actions[t])
+                np.testing.assert_array_equal(rollout.rewards[t], rewards)
+                np.testing.assert_array_equal(rollout.terminations[t], terminations)
+                ends += int(terminations.sum())
+        assert ends > 0
+
+
+def test_the_back_ends_that_overlap_are_named():
+    envs = vecenv.make_vec("CartPole-v1", 4, "compiled", copy=False, statistics=True)
+    with pytest.raises(UnknownSetting, match="overlap needs a back end that steps part") as refusal:
+        PPO(envs, changed(overlap=True))
+    named = re.split(", | or ", str(refusal.value).partition(": ")[2])
+    assert named == [name for name, cells in capabilities().items() if cells["batch_size"] != REFUSED]
+    envs.close()
 
 
 def test_one_half_is_decided_for_while_the_other_steps():
