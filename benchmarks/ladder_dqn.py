@@ -157,7 +157,7 @@ def _single() -> LadderTable:
         changes = f"{number} envs in one process, batch {32 * number}"
         several.append(_rung(f"envs-{number}", changes, _several(number), *theirs))
     leaky = TrainingSetup(_baseline(), change=leave_gradients_on)
-    fast = "no no-op start, skip 4 without maximum, stack 2"
+    fast = "no no-op start, frame skip 4 without max-pooling, 2 frames stacked"
     rungs = (
         _rung(
             "base",
@@ -168,13 +168,18 @@ def _single() -> LadderTable:
         ),
         _rung(
             "gradients-left-on",
-            "no no_grad while acting and for targets",
+            "torch.no_grad left out while acting and for the targets",
             leaky,
-            _one(217, "about 10 slower"),
+            _one(217, "about 10 steps/s slower than its base"),
             beside="gradients left on",
         ),
         *several,
-        _rung("own-process", "playing in its own process", _baseline(num_actors=1), _one(290, "41 % less time")),
+        _rung(
+            "own-process",
+            "playing in its own process",
+            _baseline(num_actors=1),
+            _one(290, "41 % less time to solve"),
+        ),
         _rung("fast-envs-3", f"3 envs; {fast}", _several(3, preprocess="fast"), base="envs-3"),
         _rung(
             "fast-own-process",
@@ -183,7 +188,7 @@ def _single() -> LadderTable:
             base="own-process",
         ),
     )
-    return LadderTable("single", "single changes on the base", rungs)
+    return LadderTable("single", "single changes on the base; fast wrappers on two of the rungs", rungs)
 
 
 def _on_top() -> LadderTable:
@@ -227,7 +232,7 @@ def _on_top() -> LadderTable:
 
 def _stacks() -> LadderTable:
     """How many frames the default needs to learn; a matter of learning, with no rate of its own."""
-    theirs = {1: "3 of 8 runs never converge", 2: "part of its fast wrappers", 4: "its base"}
+    theirs = {1: "3 of 8 runs never converge", 2: "as in its fast wrappers", 4: "as in its base"}
     rungs = []
     for size, text in theirs.items():
         setup = TrainingSetup(_config("atari"), partial(_stack_envs, size))

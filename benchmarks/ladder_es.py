@@ -113,7 +113,7 @@ def _population(
 
 
 def _default(num_workers: int, base: str) -> Rung:
-    changes = f"the same in {num_workers} processes: vecenv train es"
+    changes = f"the population in {num_workers} processes: vecenv train es"
     return _population("population", changes, config_of("auto-fast"), base=base)
 
 
@@ -127,7 +127,7 @@ def _climb(num_workers: int) -> LadderTable:
     engine = "envpool" if find_spec("envpool") else "sync"
     return LadderTable(
         "cumulative",
-        "x before of populations: one process against one-network, several against seeds-sent",
+        "each rung on top of the one before",
         (
             _one_by_one("one-network", "one process, one observation per forward pass"),
             _one_by_one(
@@ -138,8 +138,8 @@ def _climb(num_workers: int) -> LadderTable:
             ),
             _one_by_one(
                 "seeds-sent",
-                "keys of the noise come back in its place",
-                Theirs(DOCUMENT, 20_000, "to 21,000, 6 processes; return 1,500-1,600 after 100 updates"),
+                "in place of the noise comes back the key (the seed) that draws it again",
+                Theirs(DOCUMENT, 20_000, "up to 21,000, in 6 processes; return 1,500-1,600 after 100 updates"),
                 num_workers=num_workers,
             ),
             _population(
@@ -200,7 +200,11 @@ def make_ladder() -> Ladder:
             f"rates are of whole generations of {config_of('sync').settings.num_pairs} pairs and whole episodes, "
             f"update included; rungs without a batch play {PAIRS_PER_PROCESS} pairs per process instead, which "
             "shortens a sample and not a step.",
-            "bytes per pair: payload of the results. Noise that is sent is drawn again all the same.",
+            "x before compares population-inline with one-network and the rungs below it with seeds-sent; in the "
+            "second table, population with bare-gymnasium and envpool with bare-envpool.",
+            "a pair: two members, whose parameters have the same noise added and subtracted; bytes per pair: what "
+            "workers send back of it, without what a message has around it. In noise-sent the learner draws the noise "
+            "again all the same.",
             f"{DOCUMENT}: a written account of an earlier ES whose workers send seeds in place of noise, in 6 "
             f"processes on a CPU and once with CUDA; the models of CPU and GPU are not known here. {CONTEXT_ONLY}",
         ),
