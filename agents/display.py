@@ -102,7 +102,7 @@ class ProgressDisplay:
         """Show the health of workers and memory: under the bar, or as a line every minute off a terminal."""
         if self._bar is not None:
             self._health = health
-        elif time.monotonic() - self._last_health >= self.SECONDS_BETWEEN_HEALTH_LINES or health.alive < health.workers:
+        elif time.monotonic() - self._last_health >= self.SECONDS_BETWEEN_HEALTH_LINES or health.has_losses:
             self._last_health = time.monotonic()
             self.say(str(health))
 

@@ -124,6 +124,11 @@ class DQN:
         self.learning.close()
         self.replay.memory.close()
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the actors."""
+        return () if self.actors is None else self.actors.pids
+
     def prepare(self) -> list[Episode]:
         """Nothing: the replay is filled by the first calls of :meth:`train_once`."""
         return []

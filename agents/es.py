@@ -102,6 +102,11 @@ class ES:
         """Process ids of the engine's workers that live."""
         return list(getattr(self.engine, "pids", ()))
 
+    @property
+    def worker_machines(self) -> list[str] | None:
+        """Names of the machines that they run on; None: all on this one."""
+        return getattr(self.engine, "machines", None)
+
     def prepare(self) -> list[Episode]:
         """Before the first generation: images get the mean image of some random steps, which do not count."""
         if self._has_mean_image:

@@ -121,6 +121,11 @@ class RayEngine(DealingEngine[RayWorker]):
             self._finalizer()
             raise
 
+    @property
+    def machines(self) -> list[str]:
+        """Names of the machines that the living actors run on."""
+        return [worker.machine for worker in self._workers]
+
     def close(self) -> None:
         """End the actors and, where it was started for them, the cluster, in bounded time; may be called again."""
         self._finalizer.detach()

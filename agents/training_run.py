@@ -206,7 +206,7 @@ class TrainingRun:
             display.update(self._figures())
             if time.perf_counter() - last_health >= SECONDS_BETWEEN_HEALTH:
                 last_health = time.perf_counter()
-                display.show_health(take_health(self.envs, self.device))
+                display.show_health(take_health(self.envs, self.device, self.learner))
             reason = rule.reason(self.window, self.learner.env_steps, self.seconds)
             reason, due = self.world.broadcast_object((reason, self.keeper.due()))
             self.keeper.save_when_due(due, directory, self.seconds, display.say)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
 import io
 import os
+import platform
+import signal
 import subprocess
 import sys
+import types
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from waiting import is_gone, wait_until
 
 import vecenv
 from vecenv import cli
+from vecenv.agents import dqn, health, training_run
 from vecenv.agents.checkpoint import save_checkpoint
 from vecenv.agents.config import PPOConfig
 from vecenv.agents.display import ProgressDisplay, ProgressFigures
+from vecenv.agents.dqn_config import DQNConfig
 from vecenv.agents.health import Health, take_health
 from vecenv.agents.inference import BatchedPolicy
 from vecenv.agents.networks import build_actor_critic
 from vecenv.agents.playing import play_episodes
+from vecenv.signals import uses_linux_means
 
 
 class LengthEnv(gymnasium.Env):
@@ -193,46 +200,111 @@ def test_a_checkpoint_that_is_not_of_a_run_is_one_line(tmp_path, capsys):
 # -- health ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["linux", "psutil"])
+def way_to_look(request, monkeypatch):
+    """Both ways in which processes are looked at."""
+    if request.param == "psutil":
+        pytest.importorskip("psutil")
+        monkeypatch.setattr(health, "uses_linux_means", lambda: False)
+    elif not uses_linux_means():
+        pytest.skip("there is no /proc to read")
+
+
+class Workers:
+    """A vector env, or a learner, of which only its workers and their machines are known."""
+
+    def __init__(self, pids, machines=None):
+        self.worker_pids, self.worker_machines = pids, machines
+
+    def episode_statistics(self):
+        return types.SimpleNamespace(last_returns=np.full(1, np.nan))
+
+
+@pytest.fixture
+def sleeping_pid():
+    """Of a process that does nothing, and ends with the test."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.kill()
+    process.communicate(timeout=10)
+
+
+@pytest.mark.usefixtures("way_to_look")
 def test_health_counts_the_living_and_their_memory():
-    pytest.importorskip("psutil")
     with vecenv.make_vec("CartPole-v1", 4, "subproc", num_workers=2) as envs:
         envs.reset(seed=0)
-        health = take_health(envs, "cpu")
-        assert (health.workers, health.alive) == (2, 2)
-        assert health.worker_mib > 1
-        assert health.main_mib > 10
-        assert health.device_mib is None
-        assert np.isnan(health.returns).all()
+        seen = take_health(envs, "cpu")
+        assert (seen.workers, seen.alive, seen.has_losses) == (2, 2, False)
+        assert seen.worker_mib > 1
+        assert seen.main_mib > 10
+        assert seen.device_mib is None
+        assert np.isnan(seen.returns).all()
         for _ in range(300):
             envs.step(np.zeros(4, np.int64))
         assert (take_health(envs, "cpu").returns >= 8).all()
         pids = envs.worker_pids
-    import psutil
+    wait_until(lambda: all(map(is_gone, pids)), 10.0)
+    seen = take_health(Workers(pids), "cpu")
+    assert (seen.workers, seen.alive, seen.worker_mib, seen.has_losses) == (2, 0, 0, True)
 
-    running = []
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            running.append(psutil.Process(pid))
-    psutil.wait_procs(running, timeout=10)
 
-    class Ended:
-        worker_pids = pids
+@pytest.mark.usefixtures("way_to_look")
+def test_health_does_not_count_a_process_that_has_ended_and_that_nobody_has_asked_after(sleeping_pid):
+    os.kill(sleeping_pid, signal.SIGKILL)
+    wait_until(lambda: is_gone(sleeping_pid), 10.0)
+    seen = take_health(Workers([sleeping_pid, os.getpid()]), "cpu")
+    assert (seen.workers, seen.alive) == (2, 1)
 
-        def episode_statistics(self):
-            return envs.episode_statistics()
 
-    assert (take_health(Ended(), "cpu").workers, take_health(Ended(), "cpu").alive) == (2, 0)
+def test_health_looks_at_workers_of_the_learner_and_at_none_on_other_machines(sleeping_pid):
+    learner = Workers([sleeping_pid, 1, 2], [platform.node(), "another", "another"])
+    seen = take_health(Workers([os.getpid()]), "cpu", learner)
+    assert (seen.workers, seen.alive, seen.elsewhere) == (2, 2, 2)
+    assert "workers 2 of 2 alive" in str(seen)
+    assert "; 2 workers on other machines" in str(seen)
+    seen = take_health(Workers([]), "cpu", Workers([1], ["another"]))
+    assert str(seen).startswith("no workers here; 1 worker on other machines")
+
+
+def test_health_says_so_where_there_is_no_way_to_look(monkeypatch):
+    monkeypatch.setattr(health, "uses_linux_means", lambda: False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    seen = take_health(Workers([1, 2]), "cpu")
+    assert (seen.workers, seen.alive, seen.worker_mib, seen.main_mib, seen.has_losses) == (2, None, None, None, False)
+    assert str(seen) == "2 workers"
+
+
+def test_dqn_names_the_processes_that_play_for_it():
+    config = DQNConfig(num_envs=2, num_actors=1, minibatch_size=8, learning_starts=100, replay_capacity=4_000)
+    with vecenv.make_vec("CartPole-v1", backend="sync", **dqn.env_settings(config)) as envs:
+        learner = dqn.DQN(envs, config)
+        try:
+            assert take_health(envs, "cpu", learner).workers == 0  # they start with the first reset
+            learner.reset(0)
+            assert take_health(envs, "cpu", learner).workers == 1
+        finally:
+            learner.close()
+        assert learner.worker_pids == ()
+
+
+def test_a_run_tells_of_the_processes_that_play_for_it(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(training_run, "SECONDS_BETWEEN_HEALTH", 0.0)
+    monkeypatch.setattr(ProgressDisplay, "SECONDS_BETWEEN_HEALTH_LINES", 0.0)
+    words = ["train", "es", "--env", "CartPole-v1", "--backend", "sync", "--engine", "processes", "--workers", "1"]
+    words += ["--num-pairs", "2", "--hidden-size", "2", "--total-steps", "1", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(words) == 0
+    assert "workers 1 of 1 alive" in capsys.readouterr().out
 
 
 def test_the_panel_and_the_line_say_it():
-    health = Health(2, 1, 40.0, 300.0, None, np.array([1.0, 5.0, np.nan, 3.0]))
+    seen = Health(2, 1, 40.0, 300.0, None, np.array([1.0, 5.0, np.nan, 3.0]))
     line = "workers 1 of 2 alive, 40 MiB; this process 300 MiB; last return per environment 1.0 | 3.0 | 5.0"
-    assert str(health).startswith(line)
+    assert str(seen).startswith(line)
     for is_terminal in (True, False):
         file = io.StringIO()
         display = ProgressDisplay(100, None, Console(file=file, force_terminal=is_terminal, width=140))
         with display:
-            display.show_health(health)  # a dead worker is told at once, also off a terminal
+            display.show_health(seen)  # a dead worker is told at once, also off a terminal
             display.update(ProgressFigures(10, 1.0, 10.0, 1, 2.0), is_last=True)
         assert "workers 1 of 2 alive, 40 MiB" in file.getvalue()
         assert "10" in file.getvalue()
