@@ -1,7 +1,8 @@
-"""The documentation: its snippets run, its examples in docstrings hold, what it quotes exists."""
+"""The documentation: its snippets run, its commands are parsed, examples in docstrings hold, what it quotes exists."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import builtins
 import doctest
@@ -13,13 +14,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import vecenv
 from vecenv import errors
-from vecenv.cli import BENCHMARKS, COMMANDS
+from vecenv.cli import BENCHMARKS, COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -85,7 +88,7 @@ def test_included_files_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_exist(page: str) -> None:
-    """Every shown command is one that the front door or the Makefile knows, with options that it has."""
+    """Every shown command is one that the front door or the Makefile knows."""
     text = text_of(page)
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
@@ -102,6 +105,144 @@ def test_commands_exist(page: str) -> None:
             assert line.partition(" -m vecenv ")[2].partition(" ")[0] in COMMANDS, line
         else:
             assert words[0] in ("pip", "python", "cat", "ls"), line
+
+
+# -- options of the commands that are shown ---------------------------------------------------------------------------
+
+
+class Parsed(Exception):
+    """Ends a command once it has read its words."""
+
+
+def command_lines(*verbs: str) -> list[str]:
+    """The commands of these verbs in the README and on all pages, each once; not what only names a command."""
+    lines = set()
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        text = path.read_text()
+        blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        shown = [line.split() for block in blocks for line in block.splitlines()]
+        named = [line.split() for line in re.findall(r"`((?:vecenv|torchrun) [^`]+)`", text)]
+        shown += [words for words in named if len(words) > (3 if {"bench", "train"} & set(words[:2]) else 2)]
+        for words in shown:
+            if "-m" in words:  # as of torchrun
+                words = words[words.index("-m") + 1 :]
+            if len(words) > 1 and words[0] == "vecenv" and words[1] in verbs and "--help" not in words:
+                lines.add(" ".join(words))
+    return sorted(lines)
+
+
+def read_training(name: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``vecenv train NAME`` read its words; what --resume names is taken for a run of the same algorithm."""
+    pytest.importorskip("torch")
+    pytest.importorskip("tyro")
+    from vecenv.agents import train_arguments
+    from vecenv.agents.algorithms import find_algorithm, preset_for
+    from vecenv.agents.config import RunConfig
+
+    saved = RunConfig("CartPole-v1", algorithm=name, settings=preset_for(find_algorithm(name), "CartPole-v1"))
+    monkeypatch.setattr(train_arguments, "load_run", lambda path: (saved, {}))
+    assert train_arguments.read_arguments(name, words)[0].run_config().algorithm == name
+
+
+def test_commands_are_found() -> None:
+    for verb in ("train", "eval", "bench", "tune"):
+        assert len(command_lines(verb)) >= 2, verb
+
+
+@pytest.mark.parametrize("line", command_lines("train"))
+def test_options_of_trainings_exist(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = line.split()
+    read_training(words[2], [word for word in words[3:] if word != "..."], monkeypatch)
+
+
+@pytest.mark.parametrize("line", command_lines("eval"))
+def test_options_of_evaluations_exist(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tyro")
+    from vecenv.agents import evaluation
+
+    def stop(path: Path) -> NoReturn:
+        raise Parsed
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluation, "load_run", stop)
+    with pytest.raises(Parsed):
+        main(line.split()[1:])
+
+
+@pytest.mark.parametrize("line", command_lines("bench", "tune"))
+def test_options_of_benchmarks_exist(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the line is parsed, values too; what stands after ``--`` goes to trainings."""
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_and_stop(parser: argparse.ArgumentParser, words: Sequence[str]) -> NoReturn:
+        parser.allow_abbrev = False
+        parse_args(parser, words)
+        raise Parsed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+        with pytest.raises(Parsed):
+            main(line.split()[1:])
+    own, _, of_training = line.partition(" -- ")
+    if of_training:
+        algorithms = re.search(r" --algorithms (\S+)", own)
+        assert algorithms is not None
+        for name in algorithms[1].split(","):
+            read_training(name, ["--env", "CartPole-v1", *of_training.split()], monkeypatch)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+#: Row of the first table of the page of figures -> what the texts of its picture call it.
+PICTURE_NAMES = {
+    "vecenv subproc": "vecenv",
+    "Gymnasium AsyncVectorEnv": "Gymnasium's AsyncVectorEnv",
+    "ale-py AtariVectorEnv": "ale-py",
+    "EnvPool": "EnvPool",
+    "SB3 SubprocVecEnv": "SB3's SubprocVecEnv",
+    "emulator limit": "the emulator alone would reach",
+}
+
+
+def measured_on_pong() -> dict[str, int]:
+    """Agent steps per second by row, from the first table of the page of figures."""
+    section = text_of("benchmarks.md").partition("\n## ")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+?)(?: \([^|]*\))? \| ([\d,]+) \|", section, re.MULTILINE)
+    return {name: int(rate.replace(",", "")) for name, rate in rows}
+
+
+def is_rounded(said: str, measured: int) -> bool:
+    """Whether a figure in words, such as 4,330, is the measured one, rounded to no fewer than three digits."""
+    unit = 10 ** max(0, len(str(measured)) - 3)
+    return abs(int(said.replace(",", "")) - measured) <= unit / 2
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/index.md"])
+def test_texts_of_the_picture_say_what_its_table_says(path: str) -> None:
+    (text,) = re.findall(r"!\[([^\]]*)\]\([^)]*/throughput-pong\.svg\)", (ROOT / path).read_text())
+    measured = measured_on_pong()
+    found = {row: re.search(rf"{re.escape(name)} (\d[\d,]*\d)", text) for row, name in PICTURE_NAMES.items()}
+    said = {row: match[1] for row, match in found.items() if match is not None}
+    assert said.keys() == measured.keys()
+    for row, rate in said.items():
+        assert is_rounded(rate, measured[row]), f"{path} says {rate} of {row}, the table {measured[row]:,}"
+
+
+def test_the_readme_says_how_fast_the_emulator_was_when_the_page_was_measured() -> None:
+    """Its other figures are of other hours; of the page it says this one beside those of the picture."""
+    readme = (ROOT / "README.md").read_text()
+    for said in re.findall(r"\(docs/benchmarks\.md\) was measured,[^.]*? it reached (\d[\d,]*\d)", readme):
+        assert is_rounded(said, measured_on_pong()["emulator limit"]), said
+
+
+def test_every_measurement_has_its_heading_on_the_page_of_figures() -> None:
+    """A page without one was made before there was that measurement: it has to be made anew."""
+    from vecenv.benchmarks.document_entries import ENTRIES
+
+    headings = re.findall(r"^## (.+)$", text_of("benchmarks.md"), re.MULTILINE)
+    titles = [heading for heading in headings if not heading.startswith("Targets")]
+    assert titles == [entry.title for entry in ENTRIES]
 
 
 # -- pages ------------------------------------------------------------------------------------------------------------

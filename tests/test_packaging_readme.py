@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vecenv.cli import BENCHMARKS, COMMANDS, main
+from vecenv.cli import BENCHMARKS, COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -38,7 +38,7 @@ def test_snippet_runs(number: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", sorted(set(COMMAND_LINES)))
 def test_command_exists(line: str) -> None:
-    """Every shown command is one that the front door, the Makefile or pip knows."""
+    """Every shown command is one that the front door, the Makefile or pip knows; options are tested with the pages'."""
     words = line.split()
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -47,17 +47,6 @@ def test_command_exists(line: str) -> None:
         assert words[1] != "bench" or set(words[2:3]) <= set(BENCHMARKS)
     else:
         assert line.startswith("pip install -c constraints.txt '.[")
-
-
-@pytest.mark.parametrize("line", sorted({line for line in COMMAND_LINES if line.startswith("vecenv bench ")}))
-def test_benchmark_arguments_exist(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The options shown are options that the benchmark has: it prints its help instead of refusing them."""
-    with pytest.raises(SystemExit) as ended:
-        main([*line.split()[1:], "--help"])
-    printed = capsys.readouterr()
-    assert ended.value.code == 0, printed.err
-    for option in re.findall(r"--[a-z-]+", line):
-        assert option in printed.out
 
 
 def test_extras_of_the_table_exist() -> None:
