@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from vecenv import AutoresetMode, SyncVecEnv, VecEnv
 from vecenv.channel import Channel
 from vecenv.errors import EnvError, VecEnvError, env_error
+from vecenv.forks import close_in_forks
 from vecenv.lifeline import begin_child
 from vecenv.pickling import dumps
 
@@ -92,6 +93,7 @@ def actor_main(descriptors: Sequence[int]) -> None:
     begin_child(descriptors, lifeline_fd)
     torch.set_num_threads(1)
     channel = Channel(socket.socket(fileno=channel_fd))
+    close_in_forks(channel, (lifeline_fd, permits_fd))  # the memory belongs to arrays, which close what is theirs
     try:
         setup: ActorSetup = channel.receive()
         try:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import select
 import socket
 import subprocess
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
-from vecenv.channel import Channel
+from vecenv.channel import Channel, framed
 from vecenv.fork_server import python_command, worker_environment
 from vecenv.interrupts import interrupts_held_back
+from vecenv.signals import poll_milliseconds
 from vecenv.worker_process import WorkerProcess
 
 TERMINATE_SECONDS = 0.5
@@ -63,6 +66,21 @@ class ChildProcess:
             os.close(lifeline)
         self.process = WorkerProcess(popen.pid, popen.poll)
 
+    def send_bytes(self, data: bytes) -> None:
+        """Send a pickled message; waits while the process lives and does not read.
+
+        One to a process that is gone is lost, which the next read will tell.
+        """
+        left = memoryview(framed(data))
+        poller = select.poll()
+        for descriptor, event in ((self.channel.fileno(), select.POLLOUT), (self.process.pidfd, select.POLLIN)):
+            if descriptor is not None:
+                poller.register(descriptor, event)
+        with contextlib.suppress(OSError):
+            while left := left[self.channel.send_part(left) :]:
+                if self.process.pidfd in dict(poller.poll()):
+                    return
+
     def let_go(self) -> None:
         """Close the channel, at which the process ends by itself once it looks; may be repeated."""
         self._close_channel()
@@ -87,6 +105,39 @@ class ChildProcess:
         """Close everything without waiting; where this process held the only copies, the child is gone at once."""
         self._close_channel()
         self._cut_lifeline()
+
+
+Child = TypeVar("Child", bound=ChildProcess)
+
+
+def read_children(children: Sequence[Child], seconds: float) -> Iterator[tuple[Child, list[bytes] | None]]:
+    """Wait until something comes from processes, so long at most, and take what has come of one after the other.
+
+    A process that an env has forked may hold the channel open after the end of its parent, so that is watched as well.
+
+    Args:
+        children: to listen to.
+        seconds: the longest wait.
+
+    Yields:
+        A process and its messages, still pickled; None for those: it has ended, and all that it said was taken.
+    """
+    watched = [(child, child.channel.fileno(), child.process.pidfd) for child in children]
+    poller = select.poll()
+    for _, channel_fd, pidfd in watched:
+        poller.register(channel_fd, select.POLLIN)
+        if pidfd is not None:
+            poller.register(pidfd, select.POLLIN)
+    ready = {descriptor for descriptor, _ in poller.poll(poll_milliseconds(seconds))}
+    for child, channel_fd, pidfd in watched:
+        if channel_fd not in ready and pidfd not in ready:
+            continue
+        messages: list[bytes] | None
+        try:
+            messages = child.channel.read_available()
+        except EOFError:
+            messages = None
+        yield child, None if pidfd in ready and not messages else messages
 
 
 @functools.cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import time
 from typing import Any
 
@@ -14,10 +13,10 @@ from torch import nn
 
 from vecenv import VecEnv
 from vecenv.errors import WorkerDied
-from vecenv.pickling import dumps_function
+from vecenv.pickling import dumps, dumps_function
 
 from .actor_process import ActorSetup, FailedMessage, PlayedMessage
-from .child_process import ChildProcess
+from .child_process import ChildProcess, read_children
 from .dqn_config import DQNConfig
 from .dqn_player import PlayedSteps
 from .dqn_weights import SharedWeights
@@ -55,8 +54,7 @@ class ActorHandle(ChildProcess):
             super().__init__(_MAIN, (permits, replay_fd, weights_fd), held=(self._permits,))
         finally:
             os.close(permits)
-        with contextlib.suppress(OSError):  # one that is gone already is noticed when it is listened to
-            self.channel.send(setup)
+        self.send_bytes(dumps(setup))
 
     def permit(self, count: int) -> None:
         """Allow so many more steps of all its environments."""
@@ -166,17 +164,10 @@ class ActorPool:
         """
         if not self._actors:
             raise RuntimeError("a step was taken before reset")
-        by_fd = {actor.channel.fileno(): actor for actor in self._actors}
-        poller = select.poll()
-        for descriptor in by_fd:
-            poller.register(descriptor, select.POLLIN)
         env_steps, episodes = 0, list[Episode]()
-        for descriptor, _ in poller.poll(LOOK_SECONDS * 1000):
-            actor = by_fd[descriptor]
-            try:
-                messages = actor.channel.read_available()
-            except EOFError:
-                raise actor.died() from None
+        for actor, messages in read_children(self._actors, LOOK_SECONDS):
+            if messages is None:
+                raise actor.died()
             for data in messages:
                 message: Any = pickle.loads(data)
                 if isinstance(message, FailedMessage):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from vecenv.cores import usable_cores
 from vecenv.errors import WorkerDied
 from vecenv.pickling import dumps
 
-from .child_process import ChildProcess
+from .child_process import ChildProcess, read_children
 from .population_dealing import DealingEngine, Work
 from .population_engine import EngineRequest
 from .population_evaluation import Broadcast
@@ -50,11 +47,6 @@ class PopulationWorker(ChildProcess):
     def name(self) -> str:
         """For messages."""
         return f"worker process {self.pid}"
-
-    def send_bytes(self, data: bytes) -> None:
-        """Send a pickled message; one to a worker that is gone is lost, which the next read will tell."""
-        with contextlib.suppress(OSError):
-            self.channel.send_bytes(data)
 
 
 class ProcessEngine(DealingEngine[PopulationWorker]):
@@ -99,11 +91,9 @@ class ProcessEngine(DealingEngine[PopulationWorker]):
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 raise self._not_ready(late)
-            for worker in _readable(late, seconds):
-                try:
-                    messages = worker.channel.read_available()
-                except EOFError:
-                    raise self._death(worker, [], "construction") from None
+            for worker, messages in read_children(late, seconds):
+                if messages is None:
+                    raise self._death(worker, [], "construction")
                 for data in messages:
                     read_answer(data)
                     worker.is_ready = True
@@ -119,10 +109,8 @@ class ProcessEngine(DealingEngine[PopulationWorker]):
         worker.send_bytes(dumps(("play", work.pairs)))
 
     def _answers(self, seconds: float) -> Iterator[tuple[PopulationWorker, bytes | None]]:
-        for worker in _readable(self._workers, seconds):
-            try:
-                messages = worker.channel.read_available()
-            except EOFError:
+        for worker, messages in read_children(self._workers, seconds):
+            if messages is None:
                 yield worker, None
                 continue
             for data in messages:
@@ -131,12 +119,3 @@ class ProcessEngine(DealingEngine[PopulationWorker]):
     def _death(self, worker: PopulationWorker, members: list[int], doing: str) -> WorkerDied:
         code = worker.end(time.monotonic() + 1.0)
         return WorkerDied(members, worker.pid, code, doing, "no worker is left to play its pairs")
-
-
-def _readable(workers: Sequence[PopulationWorker], seconds: float) -> list[PopulationWorker]:
-    """Workers with something to read, after waiting for it so long at most."""
-    poller = select.poll()
-    by_descriptor: dict[int, Any] = {worker.channel.fileno(): worker for worker in workers}
-    for descriptor in by_descriptor:
-        poller.register(descriptor, select.POLLIN)
-    return [by_descriptor[descriptor] for descriptor, _ in poller.poll(seconds * 1000)]

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from vecenv.channel import Channel
+from vecenv.forks import close_in_forks
 from vecenv.lifeline import begin_child
 
 from .population_evaluation import Broadcast
@@ -26,6 +27,7 @@ def worker_main(descriptors: Sequence[int]) -> None:
     channel_fd, lifeline_fd = descriptors
     begin_child(descriptors, lifeline_fd)
     channel = Channel(socket.socket(fileno=channel_fd))
+    close_in_forks(channel, (lifeline_fd,))
     try:
         _serve(channel)
     except (EOFError, ConnectionError):  # the asking process has closed its end

@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from forking_env import ForkingEnv, end_left_behind, has_sockets
 from waiting import is_gone, wait_until
 
 import vecenv
@@ -86,10 +87,10 @@ def counters(num_envs=4, **settings):
     return [lambda uid=uid: CountEnv(uid, 6 + uid, **settings) for uid in range(num_envs)]
 
 
-def train_on(learner):
+def train_on(learner, stop_requested=lambda: False):
     """Train far longer than it takes until something goes wrong."""
     for _ in range(1000):
-        learner.train_once()
+        learner.train_once(stop_requested)
 
 
 def test_rows_are_what_the_environments_did_and_updates_keep_the_ratio(make_learner):
@@ -172,6 +173,23 @@ def test_a_killed_actor_is_reported_and_close_still_works(make_learner):
     learner.close()
     assert is_gone(other)
     learner.close()
+
+
+@pytest.mark.parametrize("natively", [False, True])
+def test_a_death_is_noticed_though_an_environment_has_left_a_process_behind(natively, make_learner, tmp_path):
+    path = tmp_path / "pid"
+    learner = make_learner([lambda: ForkingEnv(path, natively)], ONE)
+    try:
+        learner.train_once()
+        if not natively:
+            wait_until(lambda: not has_sockets(path), 20.0)
+        [victim] = learner.actors.pids
+        os.kill(victim, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        with pytest.raises(WorkerDied, match="SIGKILL"):  # a stop would end it by another error
+            train_on(learner, lambda: time.monotonic() > deadline)
+    finally:
+        end_left_behind(path)
 
 
 class MarkingEnv(CountEnv):

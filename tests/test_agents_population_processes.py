@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from es_learners import end, learner, stop_after, trained
+from forking_env import ForkingEnv, end_left_behind, has_sockets
 from gymnasium.error import ClosedEnvironmentError
 from waiting import is_gone, wait_until
 
@@ -96,6 +97,24 @@ def test_without_any_worker_the_death_is_told(processes: ES) -> None:
     with pytest.raises(WorkerDied, match="no worker is left") as again:  # instead of a wait for nobody
         processes.train_once(stop_after())
     assert again.value.pid == caught.value.pid
+
+
+@pytest.mark.parametrize("natively", [False, True])
+def test_a_death_is_noticed_though_an_environment_has_left_a_process_behind(natively: bool, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    # The parameters are more than a socket takes that nobody reads.
+    config = ESConfig(num_pairs=2, hidden_size=512, engine="processes", workers=1)
+    es = learner(config, functools.partial(ForkingEnv, path, natively))
+    try:
+        es.train_once()
+        if not natively:
+            wait_until(lambda: not has_sockets(path), 20.0)
+        os.kill(engine_of(es).pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="ended by SIGKILL"):
+            es.train_once(stop_after(20.0))
+    finally:
+        end(es)
+        end_left_behind(path)
 
 
 def test_a_stop_gives_the_generation_up_and_leaves_no_trace(processes: ES, inline_parameters: bytes) -> None:
