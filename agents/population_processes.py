@@ -103,10 +103,14 @@ class ProcessEngine(DealingEngine[PopulationWorker]):
 
     def _play(self, worker: PopulationWorker, work: Work) -> None:
         # Only an idle worker reads: parameters that one which hangs would never take might fill its channel.
-        if worker.call != work.call:
-            worker.call = work.call
-            worker.send_bytes(self._generation)
-        worker.send_bytes(dumps(("play", work.pairs)))
+        try:
+            if worker.call != work.call:
+                worker.call = work.call
+                worker.send_bytes(self._generation)
+            worker.send_bytes(dumps(("play", work.pairs)))
+        except BaseException:
+            worker.process.kill()  # with half a message, it would wait for the rest of it, and we for its answer
+            raise
 
     def _answers(self, seconds: float) -> Iterator[tuple[PopulationWorker, bytes | None]]:
         for worker, messages in read_children(self._workers, seconds):

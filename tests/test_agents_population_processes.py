@@ -126,6 +126,26 @@ def test_a_stop_gives_the_generation_up_and_leaves_no_trace(processes: ES, inlin
     assert processes.parameters.detach().numpy().tobytes() == inline_parameters
 
 
+def test_after_an_interrupt_in_the_middle_of_a_message_nobody_waits_for_its_answer(
+    processes: ES, inline_parameters: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes.train_once()
+    worker = engine_of(processes)._workers[0]
+    send_part = worker.channel.send_part
+
+    def send_and_interrupt(data: memoryview) -> int:
+        send_part(data[:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker.channel, "send_part", send_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        processes.train_once(stop_after())
+    assert worker.process.join(20.0)
+    with pytest.warns(RuntimeWarning, match="SIGKILL.*; the 1 other worker play its pairs"):
+        processes.train_once(stop_after())
+    assert processes.parameters.detach().numpy().tobytes() == inline_parameters
+
+
 def test_closing_ends_the_workers_and_may_be_repeated() -> None:
     es = learner(CONFIG)
     pids = engine_of(es).pids
