@@ -132,7 +132,8 @@ def record_step(
         actions: [E, L] int32.
         rewards: [E, L] float32.
         written: [E] int64, updated.
-        is_filler: [E] bool, streams whose action was not executed: `next_stacks` are first observations there.
+        is_filler: [E] bool, streams whose action was not executed: `next_stacks` are first observations there. Where
+            one ended again, a restart has come in between, and its reset is yet to come.
         new_actions: [E] int64.
         new_rewards: [E] float64.
         terminations: [E] bool.
@@ -143,14 +144,15 @@ def record_step(
     """
     num_slots = frames.shape[1]
     for stream in range(frames.shape[0]):
+        ended = terminations[stream] or truncations[stream]
         if is_filler[stream]:
-            append_observation(frames, kinds, written, stream, next_stacks, stream, OPEN, True)
+            if not ended:
+                append_observation(frames, kinds, written, stream, next_stacks, stream, OPEN, True)
             continue
         slot = (written[stream] - 1) % num_slots
         actions[stream, slot] = new_actions[stream]
         rewards[stream, slot] = new_rewards[stream]
         kinds[stream, slot] = TERMINAL if terminations[stream] else STEP
-        ended = terminations[stream] or truncations[stream]
         append_observation(frames, kinds, written, stream, next_stacks, stream, LAST if ended else OPEN, False)
         if ended and same_step:
             append_observation(frames, kinds, written, stream, first_stacks, stream, OPEN, True)

@@ -256,6 +256,31 @@ def test_a_new_episode_before_the_end_of_the_last_one_cuts_it_as_a_truncation():
     np.testing.assert_array_equal(batch.next_observations[0], first[0][0])
 
 
+def test_a_restart_in_place_of_a_reset_leaves_no_row():
+    spec = ReplaySpec(1, 64, 1, (3,), "<f4")
+    memory = ReplayMemory(spec)
+    writer, replay = ReplayWriter(memory, 0, 1, AutoresetMode.NEXT_STEP), ReplayBuffer(memory, 1, GAMMA)
+
+    def record(time, is_filler=False, terminated=False, truncated=False):
+        result = np.full((1, 3), time, np.float32), np.ones(1), np.array([terminated]), np.array([truncated]), {}
+        writer.record(np.zeros(1, np.int64), np.array([is_filler]), result)
+
+    writer.begin(np.zeros((1, 3), np.float32))
+    record(1, terminated=True)
+    record(1, is_filler=True, truncated=True)  # the worker died before the reset
+    record(2, is_filler=True, truncated=True)  # and once more
+    record(10, is_filler=True)
+    for time in range(11, 31):
+        record(time)
+    replay.publish(writer.written)
+    assert writer.written == 2 + 21
+    assert replay.size == 1 + 20
+    batch = replay.sample(500)
+    assert set(batch.observations[:, 0]) == {0.0, *map(float, range(10, 30))}
+    np.testing.assert_array_equal(batch.next_observations[:, 0], batch.observations[:, 0] + 1)
+    np.testing.assert_array_equal(batch.discounts == 0, batch.observations[:, 0] == 0)
+
+
 def test_draws_are_uniform_and_repeat_with_the_seed():
     envs = vecenv.SyncVecEnv([lambda: CountEnv(0, 5)] * 2)
     replay, writer = make_replay(envs, 60, 1, seed=3)
