@@ -112,7 +112,7 @@ class Agent:
         quiet: bool = True,
         **changes: Any,
     ) -> dict[str, Any]:
-        """Train until the goal, a limit or Ctrl-C; goes on from the checkpoint where there is one.
+        """Train until the goal, a limit, Ctrl-C or SIGTERM; goes on from the checkpoint where there is one.
 
         In a script that ``torchrun`` started all ranks train together; the first one writes the files.
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
+from gymnasium.error import AlreadyPendingCallError
+
 from vecenv import VecEnv
-from vecenv.errors import EnvError, UnknownSetting
+from vecenv.errors import EnvError, UnknownSetting, WorkerDied
 
 from .algorithms import find_algorithm, run_config_from_dict
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint, to_plain
@@ -219,6 +221,8 @@ class CheckpointKeeper:
         """States to go on from, or None and why there are none."""
         try:
             states = self._learner.env_states()
+        except (WorkerDied, AlreadyPendingCallError):  # the latter where one has died in the middle of a step
+            return None, "their workers had ended when they were to be saved"
         except (EnvError, NotImplementedError, TypeError) as error:
             return None, f"not all can be saved: {_first_line(error)}"
         if states is None:

@@ -1,9 +1,10 @@
-"""When a training run ends: the target, the limits, Ctrl-C."""
+"""When a training run ends: the target, the limits, Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,11 @@ from typing import Any, Literal
 from .learner import Episode
 
 StopReason = Literal["solved", "total_steps", "stop_at_steps", "max_seconds", "interrupted", "not_finite"]
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What asks a run to stop."""
+SECONDS_OF_ONE_REQUEST = 1.0
+"""A SIGTERM so soon after the first signal is that one once more: `timeout` sends it to its child and to its group."""
 
 
 @dataclass
@@ -88,22 +94,26 @@ class StopRule:
 
 
 class InterruptFlag:
-    """Turns the first Ctrl-C into a request to stop at the next safe point; the second one interrupts as usual.
+    """Turns the first Ctrl-C or SIGTERM into a request to stop at the next safe point; a second one interrupts.
 
-    ``torchrun`` passes on what it gets, and ends the ranks that are left by SIGTERM: with ``also_sigterm`` that is a
-    request to stop too. Outside the main thread, where Python allows no signal handlers, it does nothing.
+    SIGTERM comes from whoever ends a program in good order: ``kill``, a service manager, a cluster that wants its
+    machine back. It may come twice for one request, see `SECONDS_OF_ONE_REQUEST`; ``torchrun`` passes on what it gets
+    and ends the ranks that are left by it, so that ``among_ranks`` it never interrupts.
+
+    Outside the main thread, where Python allows no signal handlers, it does nothing.
     """
 
-    def __init__(self, *, also_sigterm: bool = False) -> None:
+    def __init__(self, *, among_ranks: bool = False) -> None:
         """Nothing is asked for yet."""
         self.is_set = False
-        self._signals = (signal.SIGINT, signal.SIGTERM) if also_sigterm else (signal.SIGINT,)
+        self._among_ranks = among_ranks
+        self._asked_at = 0.0
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> InterruptFlag:
         """Take over the signals."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._on_interrupt) for number in self._signals}
+            self._previous = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
         return self
 
     def __exit__(
@@ -111,13 +121,16 @@ class InterruptFlag:
     ) -> None:
         """Give the signals back."""
         for number, previous in self._previous.items():
-            signal.signal(number, previous)
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
         self._previous = {}
 
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.is_set and number == signal.SIGINT:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_set:
+            self.is_set, self._asked_at = True, time.monotonic()
+            return
+        is_the_same_request = self._among_ranks or time.monotonic() - self._asked_at < SECONDS_OF_ONE_REQUEST
+        if number == signal.SIGINT or not is_the_same_request:
             raise KeyboardInterrupt
-        self.is_set = True
 
 
 def _mean(values: list[float]) -> float | None:

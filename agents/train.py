@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train; returns the exit code.
 
     0: the run ended by its own rules. 1: the loss was no longer finite, the disk is full, or another rank is gone.
-    130: Ctrl-C.
+    130: Ctrl-C or SIGTERM.
 
     Raises:
         UnknownSetting: one line about an algorithm, environment or setting that does not exist or does not fit.

@@ -15,7 +15,7 @@ import torch
 
 import vecenv
 from vecenv import VecEnv
-from vecenv.errors import UnknownSetting
+from vecenv.errors import UnknownSetting, WorkerDied
 
 from .algorithms import find_algorithm
 from .checkpoint_keeper import CheckpointKeeper
@@ -127,7 +127,7 @@ class TrainingRun:
         return self._seconds_before + time.perf_counter() - self._started
 
     def train(self, directory: RunDirectory | None, display: ProgressDisplay) -> dict[str, Any]:
-        """Train until the target, a limit or Ctrl-C; write everything into ``directory``.
+        """Train until the target, a limit, Ctrl-C or SIGTERM; write everything into ``directory``.
 
         Args:
             directory: of the run; None on every rank but the first, which alone writes.
@@ -146,7 +146,7 @@ class TrainingRun:
         with contextlib.ExitStack() as stack:
             if directory is not None:
                 stack.enter_context(directory.held())
-            interrupt = stack.enter_context(InterruptFlag(also_sigterm=self.world.size > 1))
+            interrupt = stack.enter_context(InterruptFlag(among_ranks=self.world.size > 1))
             metrics = None if directory is None else stack.enter_context(self._open_files(directory))
             stack.enter_context(display)
             stack.callback(self.keeper.rescue_best, directory)
@@ -197,7 +197,7 @@ class TrainingRun:
         reason = self.world.broadcast_object(rule.reason(self.window, self.learner.env_steps, self.seconds))
         while reason is None:
             try:
-                report = self.learner.train_once(lambda: interrupt.is_set)
+                report = self._train_once(interrupt)
             except CollectionInterrupted:
                 return "interrupted"
             self.window.add(report.episodes)
@@ -211,6 +211,21 @@ class TrainingRun:
             reason, due = self.world.broadcast_object((reason, self.keeper.due()))
             self.keeper.save_when_due(due, directory, self.seconds, display.say)
         return reason
+
+    def _train_once(self, interrupt: InterruptFlag) -> UpdateReport:
+        """One report of the learner.
+
+        Raises:
+            CollectionInterrupted: a stop was asked for, also where the signal has gone to a whole group of processes,
+                and has ended workers before the learner has looked.
+            FloatingPointError, VecEnvError: as of :meth:`train`.
+        """
+        try:
+            return self.learner.train_once(lambda: interrupt.is_set)
+        except WorkerDied as error:
+            if self.world.size > 1 or not interrupt.is_set:  # ranks must agree on it, see `PPO`
+                raise
+            raise CollectionInterrupted from error
 
     def _row(self, report: UpdateReport) -> dict[str, float | int | None]:
         """One row of ``metrics.csv``."""

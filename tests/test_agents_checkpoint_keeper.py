@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from gymnasium.error import AlreadyPendingCallError
 
 import vecenv
 from vecenv.agents import checkpoint_keeper
@@ -12,6 +14,7 @@ from vecenv.agents.config import PPOConfig, RunConfig
 from vecenv.agents.learner import Episode
 from vecenv.agents.run_directory import RunDirectory
 from vecenv.agents.stopping import EpisodeWindow
+from vecenv.errors import WorkerDied
 
 
 class Counting:
@@ -107,3 +110,21 @@ def test_a_rank_without_a_folder_keeps_and_writes_nothing():
         keeper.keep_best(None, 1.0)
         keeper.write_best(None)
         assert (keeper.best_mean_return, keeper.is_better) == (1.0, False)
+
+
+@pytest.mark.parametrize(
+    "error", [WorkerDied([0], 1, -15, "get_state"), AlreadyPendingCallError("rows are outstanding", "send")]
+)
+def test_a_worker_that_has_ended_does_not_keep_the_rest_from_being_saved(error, tmp_path):
+    def fail():
+        raise error
+
+    with vecenv.make_vec("CartPole-v1", num_envs=1, backend="sync") as envs:
+        learner = Counting(envs)
+        learner.env_states = fail
+        keeper = CheckpointKeeper(RunConfig("CartPole-v1", settings=PPOConfig()), learner, EpisodeWindow())
+        keeper.save_last(RunDirectory(tmp_path / "run"), 1.0)
+    content = load_checkpoint(tmp_path / "run")
+    assert content["learner"]["weight"].tolist() == [0.0] * 3
+    assert (content["env_states"], content["has_files"]) == (None, True)
+    assert content["without_env_states"] == "their workers had ended when they were to be saved"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 
+from vecenv.agents import stopping
 from vecenv.agents.learner import Episode
-from vecenv.agents.stopping import EpisodeWindow, InterruptFlag, StopRule
+from vecenv.agents.stopping import STOP_SIGNALS, EpisodeWindow, InterruptFlag, StopRule
 
 
 def window_of(returns, size=100):
@@ -54,12 +56,63 @@ def test_window_goes_on_from_its_state():
     assert again.mean_return == (sum(range(51, 150)) + 1000.0) / 100
 
 
-def test_first_interrupt_asks_and_the_second_one_stops():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def own_handlers():
+    """Signals that handlers of the program's own were called with: none while a run has taken them over."""
+    called = []
+    before = {number: signal.signal(number, lambda number, frame: called.append(number)) for number in STOP_SIGNALS}
+    yield called
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("first", STOP_SIGNALS)
+def test_the_first_signal_asks_and_ctrl_c_after_it_interrupts(first, own_handlers):
     with InterruptFlag() as flag:
         assert not flag.is_set
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(first)
         assert flag.is_set
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert own_handlers == []
+    for number in STOP_SIGNALS:
+        signal.raise_signal(number)
+    assert own_handlers == list(STOP_SIGNALS)  # they are the program's again
+
+
+@pytest.mark.parametrize("first", STOP_SIGNALS)
+@pytest.mark.usefixtures("own_handlers")
+def test_sigterm_interrupts_unless_it_is_the_same_request_once_more(first, monkeypatch):
+    with InterruptFlag() as flag:
+        signal.raise_signal(first)
+        monkeypatch.setattr(stopping, "SECONDS_OF_ONE_REQUEST", 1e9)
+        signal.raise_signal(signal.SIGTERM)
+        assert flag.is_set
+        monkeypatch.setattr(stopping, "SECONDS_OF_ONE_REQUEST", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("own_handlers")
+def test_among_ranks_sigterm_never_interrupts(monkeypatch):
+    monkeypatch.setattr(stopping, "SECONDS_OF_ONE_REQUEST", 0.0)
+    with InterruptFlag(among_ranks=True) as flag:
+        for _ in range(3):  # torchrun sends it again and again
+            signal.raise_signal(signal.SIGTERM)
+            assert flag.is_set
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("own_handlers")
+def test_a_run_in_another_thread_leaves_signals_alone():
+    before, seen = [signal.getsignal(number) for number in STOP_SIGNALS], []
+
+    def look():
+        with InterruptFlag():
+            seen.append([signal.getsignal(number) for number in STOP_SIGNALS])
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(60.0)
+    assert seen == [before]

@@ -9,12 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
+from waiting import wait_until
 
 from vecenv import cli
+from vecenv.agents import ppo, train
 from vecenv.agents.algorithms import ALGORITHMS
 from vecenv.agents.checkpoint import load_checkpoint
 from vecenv.factory import BACKENDS
@@ -222,22 +223,29 @@ def test_resume_with_a_network_that_does_not_fit_is_one_line(finished, capsys):
     assert len(errors.splitlines()) == 1
 
 
-def test_interrupt_saves_a_checkpoint_and_ends(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill), (signal.SIGTERM, os.killpg)],
+    ids=["ctrl-c", "sigterm", "sigterm-to-all"],
+)
+def test_a_signal_saves_a_checkpoint_and_ends(number, send, tmp_path, capsys):
     folder = tmp_path / "run"
+    metrics = folder / "metrics.csv"
     command = [sys.executable, "-m", "vecenv", "train", "ppo", "--env", "CartPole-v1", "--backend", "subproc"]
     command += ["--num-workers", "1", "--num-envs", "4", "--total-steps", "100000000", "--run-dir", str(folder)]
-    # A process group of its own, so that Ctrl-C reaches its workers too, as in a terminal.
+    # A process group of its own, which its workers are in too, as in a terminal.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
+
+    def is_learning_or_gone():
+        is_learning = metrics.exists() and len(metrics.read_text().splitlines()) >= 3
+        return is_learning or process.poll() is not None
+
     try:
-        deadline = time.monotonic() + 90
-        metrics = folder / "metrics.csv"
-        while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
+        wait_until(is_learning_or_gone, 90.0)
+        assert process.poll() is None, process.communicate()[0]
+        send(process.pid, number)
         output, _ = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
@@ -246,15 +254,44 @@ def test_interrupt_saves_a_checkpoint_and_ends(tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in output
     assert "stopped (interrupted)" in output
-    steps = load_checkpoint(folder)["learner"]["env_steps"]
+    content = load_checkpoint(folder)
+    steps = content["learner"]["env_steps"]
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped_by"], summary["env_steps"]) == ("interrupted", steps)
     assert steps == int(metrics.read_text().splitlines()[-1].split(",")[0])
+    if (number, send) != (signal.SIGTERM, os.killpg):  # which ends workers, before or after they were asked
+        assert content["env_states"] is not None
+    assert run(capsys, "train", "ppo", "--resume", folder, "--stop-at-steps", steps + 1)[0] == 0
+
+
+def test_a_worker_that_a_signal_ended_in_the_middle_of_a_step_is_no_error(tmp_path, capsys, monkeypatch):
+    learn = ppo.PPO.train_once
+
+    def end_worker(self, stop_requested):
+        if self.env_steps:
+            self.envs.processes[0].kill()
+            self.envs.processes[0].join(10.0)
+            if is_asked:
+                signal.raise_signal(signal.SIGINT)
+            learn(self)  # which does not look whether it is to stop
+        return learn(self, stop_requested)
+
+    monkeypatch.setattr(ppo.PPO, "train_once", end_worker)
+    words = ["train", "ppo", "--env", "CartPole-v1", "--backend", "subproc", "--num-workers", "1", "--num-envs", "4"]
+    words += ["--num-steps", "16", "--overlap", "--run-dir"]
+    is_asked = False
+    code, _, errors = run(capsys, *words, tmp_path / "first")
+    assert code == 1
+    assert "died during" in errors
+    assert not (tmp_path / "first" / "checkpoint.pt").exists()
+    is_asked = True
+    assert run(capsys, *words, tmp_path / "second")[0] == 130
+    content = load_checkpoint(tmp_path / "second")
+    assert content["learner"]["env_steps"] > 0
+    assert content["without_env_states"] == "their workers had ended when they were to be saved"
 
 
 def test_envs_are_closed_when_training_fails(tmp_path, monkeypatch):
-    from vecenv.agents import ppo, train
-
     closed = []
     learn = ppo.PPO.train_once
 
