@@ -41,7 +41,7 @@ try:
     from .inference import BatchedPolicy
     from .playing import MOST_ENVS, PlayedEpisodes, play_episodes
     from .run_directory import RunDirectory
-    from .training_run import Resume, TrainingRun, choose_device, place_of_run
+    from .training_run import Resume, TrainingRun, choose_device, device_of_run, place_of_run
 except ModuleNotFoundError as error:
     missing = missing_extra(error, "agents")
     if missing is None:
@@ -145,7 +145,7 @@ class Agent:
             RunDirectory.check_is_free(Path(run_dir), folder, "Agent.load it to go on")
         if self.path is not None and folder is not None:
             resume = Resume(load_run(self.path)[1], folder, fresh_envs)
-        device = choose_device(config.device, place)
+        device = device_of_run(config, place)
         with connect(place, device) as world, TrainingRun(config, resume, envs, world) as run:
             directory = None
             if world.is_first:

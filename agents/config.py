@@ -155,7 +155,7 @@ class RunConfig:
     max_seconds: float | None = None
     """Stop after this many seconds; a run that is resumed has them anew."""
     device: str = "auto"
-    """Torch device; auto takes CUDA where there is one."""
+    """Torch device; auto takes CUDA where there is one and the networks can lie on it."""
     precision: Precision = "auto"
     """Number format of networks; auto takes bfloat16 only where it measures faster and acts the same."""
     checkpoint_seconds: float = 60.0

@@ -337,4 +337,5 @@ ALGORITHM = Algorithm(
     run_defaults={"backend": "auto-fast"},
     fixed_settings={"subtract_mean_image": sees_images},
     used_only_with=USED_ONLY_WITH,
+    cpu_only_with={"engine": ("ray",)},
 )

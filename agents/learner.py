@@ -167,6 +167,7 @@ class Algorithm:
         fixed_settings: hyper-parameter that stays as it is when a run goes on, because its state holds it -> whether it
             counts for anything, with these hyper-parameters.
         used_only_with: hyper-parameter -> the one that decides whether it counts, and with which of its values.
+        cpu_only_with: hyper-parameter -> values with which networks lie on the CPU only, as device ``auto`` then does.
     """
 
     title: str
@@ -179,3 +180,4 @@ class Algorithm:
     is_data_parallel: bool = False
     fixed_settings: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     used_only_with: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    cpu_only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

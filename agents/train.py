@@ -18,7 +18,7 @@ from .display import ProgressDisplay, quiet_console
 from .distributed import RankLost, World, connect
 from .run_directory import RunDirectory
 from .train_arguments import TrainArguments, read_arguments
-from .training_run import Resume, TrainingRun, choose_device, place_of_run
+from .training_run import Resume, TrainingRun, device_of_run, place_of_run
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if checkpoint is not None and resumed is not None:
         resume = Resume(checkpoint, resumed, arguments.fresh_envs)
     try:
-        with connect(place, choose_device(config.device, place)) as world, _build(config, resume, world) as run:
+        with connect(place, device_of_run(config, place)) as world, _build(config, resume, world) as run:
             if not world.is_first:
                 return _train_along(run)
             directory = RunDirectory.create(config.env, name) if folder is None else RunDirectory(folder)

@@ -70,7 +70,7 @@ class TrainingRun:
         self._started = time.perf_counter()
         self.config = config
         self.algorithm = find_algorithm(config.algorithm)
-        self.device = choose_device(config.device, world.place)
+        self.device = device_of_run(config, world.place)
         self.world = world
         self._at_close = contextlib.ExitStack()
         try:
@@ -279,6 +279,17 @@ def place_of_run(config: RunConfig) -> Place:
             "without (ES spreads by --engine processes or ray, DQN by --num-actors)"
         )
     return place
+
+
+def device_of_run(config: RunConfig, place: Place = ONLY_PLACE) -> str:
+    """The device of a run's networks, see :func:`choose_device`; ``auto`` is the CPU where they can lie there only.
+
+    Raises:
+        UnknownSetting: as of :func:`choose_device`.
+    """
+    cpu_only = find_algorithm(config.algorithm).cpu_only_with
+    is_cpu_only = any(getattr(config.settings, name) in values for name, values in cpu_only.items())
+    return choose_device("cpu" if config.device == "auto" and is_cpu_only else config.device, place)
 
 
 def choose_device(name: str, place: Place = ONLY_PLACE) -> str:

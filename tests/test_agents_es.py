@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from torch import nn
 
 import vecenv
 from vecenv.agents import evaluation, train
+from vecenv.agents.agent import Agent
 from vecenv.agents.algorithms import find_algorithm, preset_for, run_config_from_dict
 from vecenv.agents.checkpoint import load_checkpoint, save_checkpoint, to_plain
 from vecenv.agents.config import RunConfig
@@ -22,6 +23,7 @@ from vecenv.agents.es import ALGORITHM, ES, env_settings, evaluation_policy
 from vecenv.agents.es_config import ES_PRESETS, ESConfig
 from vecenv.agents.metrics import read_metrics
 from vecenv.agents.perturbation import centered_ranks, draw_noise
+from vecenv.agents.population_engine import ENGINES, EngineRequest
 from vecenv.agents.train_arguments import read_arguments
 from vecenv.errors import UnknownSetting
 
@@ -346,3 +348,23 @@ def test_pong_is_played_with_a_mean_image_that_is_kept() -> None:
     finally:
         for es in learners:
             es.envs.close()
+
+
+def test_auto_is_the_cpu_where_the_engine_plays_on_cpus_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+
+    def note_and_refuse(request: EngineRequest) -> NoReturn:
+        devices.append(request.device)
+        raise NotImplementedError("seen")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for engine in ("ray", "processes"):
+        monkeypatch.setitem(ENGINES, engine, note_and_refuse)
+    for words in (["ray"], ["ray", "--device", "cuda"], ["processes"]):
+        with pytest.raises(UnknownSetting, match="seen"):
+            train.main(
+                ["es", "--env", "CartPole-v1", "--run-dir", str(tmp_path), "--backend", "sync", "--engine", *words]
+            )
+    with pytest.raises(NotImplementedError, match="seen"):
+        Agent(RunConfig("CartPole-v1", algorithm="es", settings=ESConfig(engine="ray"))).train(run_dir=tmp_path)
+    assert devices == ["cpu", "cuda", "cuda", "cpu"]  # a GPU that was asked for is the engine's to refuse
