@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vecenv import VecEnv
+from vecenv.errors import VecEnvError
 
 from .actions import EnvActions
 from .env_checks import require_autoreset
@@ -20,6 +21,9 @@ from .learner import CollectionInterrupted
 from .perturbation import draw_env_seeds, draw_noise
 from .population_network import StackedNetwork, action_head, build_policy_network
 from .population_statistics import ObservationMoments, sends_statistics
+
+ATTEMPTS = 3
+"""How often pairs are played whose episodes are cut off because a worker of the vector env dies and is replaced."""
 
 
 class Broadcast(NamedTuple):
@@ -122,14 +126,31 @@ class PopulationEvaluator:
 
         Raises:
             CollectionInterrupted: ``stop_requested`` said so between two steps.
+            VecEnvError: workers of the vector env die again and again.
         """
         results: list[PairResult] = []
         for start in range(0, len(pairs), self.pairs_at_once):
-            results += self._play(broadcast, pairs[start : start + self.pairs_at_once], stop_requested)
+            results += self._play_whole(broadcast, pairs[start : start + self.pairs_at_once], stop_requested)
         return results
 
-    def _play(self, broadcast: Broadcast, pairs: Sequence[int], stop_requested: Callable[[], bool]) -> list[PairResult]:
-        """Play pairs that all fit into the rows."""
+    def _play_whole(
+        self, broadcast: Broadcast, pairs: Sequence[int], stop_requested: Callable[[], bool]
+    ) -> list[PairResult]:
+        """Play pairs that all fit into the rows, anew where an episode was cut off: half a return would mislead."""
+        for _ in range(ATTEMPTS):
+            results = self._play(broadcast, pairs, stop_requested)
+            if results is not None:
+                return results
+        raise VecEnvError(
+            f"generation {broadcast.generation}: each of {ATTEMPTS} attempts to play pairs {pairs[0]} to {pairs[-1]} "
+            "was cut off by a worker of the vector env that died and was replaced; see what ends it, such as want of "
+            "memory"
+        )
+
+    def _play(
+        self, broadcast: Broadcast, pairs: Sequence[int], stop_requested: Callable[[], bool]
+    ) -> list[PairResult] | None:
+        """Play pairs that all fit into the rows; None: a restart of the vector env has cut an episode off."""
         self._load(broadcast, pairs)
         active = np.zeros(self.envs.num_envs, np.bool_)
         active[: 2 * len(pairs)] = True
@@ -146,7 +167,10 @@ class PopulationEvaluator:
             if moments is not None:
                 moments.add(observations, active)
             actions = self._to_env(self._policy.act(observations).actions)
-            observations, _, terminations, truncations, _ = self.envs.step(actions)
+            observations, _, terminations, truncations, infos = self.envs.step(actions)
+            cut_off = infos.get("_worker_restarted")
+            if cut_off is not None and (cut_off & active).any():
+                return None
             steps += 1
             ended = active if steps == limit else (terminations | truncations) & active
             if np.count_nonzero(ended):

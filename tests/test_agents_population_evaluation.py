@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +25,7 @@ from vecenv.agents.population_statistics import (
     ObservationStatistics,
     sends_statistics,
 )
+from vecenv.errors import VecEnvError
 
 SEED = 11
 
@@ -162,6 +167,39 @@ def test_a_stop_is_heard_between_two_steps() -> None:
     finally:
         envs.close()
     assert len(asked) == 6
+
+
+class DyingEnv(SeededEnv):
+    """Ends its process at the second step, once for every file in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        left = list(self.folder.iterdir())
+        if self.time == 1 and left:
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_pairs_that_a_restart_cuts_off_are_played_anew_and_not_for_ever(deaths: int, tmp_path: Path) -> None:
+    for number in range(deaths):
+        (tmp_path / str(number)).touch()
+    config = ESConfig(num_pairs=2, noise_std=1.0, hidden_size=8)
+    env_fns = [functools.partial(DyingEnv, tmp_path)] * 4
+    with vecenv.SubprocVecEnv(env_fns, num_workers=1, on_worker_failure="restart") as envs:
+        evaluator = PopulationEvaluator(envs, config, seed=SEED)
+        broadcast = Broadcast(3, middle_of(config), None, None)
+        if deaths == 3:
+            with pytest.raises(VecEnvError, match="each of 3 attempts to play pairs 0 to 1 was cut off"):
+                evaluator.evaluate(broadcast, range(2))
+        else:
+            results = evaluator.evaluate(broadcast, range(2))
+            assert [result.pack() for result in results] == [one.pack() for one in evaluate(config, 4, range(2))]
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_odd_number_of_environments_is_refused() -> None:
