@@ -102,6 +102,7 @@ def _train(run: TrainingRun, directory: RunDirectory, display: ProgressDisplay) 
             f"resumed at {run.learner.env_steps:,} env steps: weights, optimizer, counters, schedules and random "
             f"generators go on; {anew}"
         )
+    steps_before = run.learner.env_steps
     try:
         summary = run.train(directory, display)
     except FloatingPointError as error:
@@ -111,6 +112,8 @@ def _train(run: TrainingRun, directory: RunDirectory, display: ProgressDisplay) 
     except OSError as error:
         return _fail(f"{directory.path} could not be written ({error}); the files from before stay")
     display.say(_closing_line(summary, directory, run.is_resumed))
+    if run.is_resumed and summary["env_steps"] == steps_before and summary["stopped_by"] != "interrupted":
+        display.say(_limit_line(summary["stopped_by"], config))
     return _exit_code(summary)
 
 
@@ -155,3 +158,15 @@ def _closing_line(summary: dict[str, Any], directory: RunDirectory, is_resumed: 
     if not summary["env_steps"]:
         return f"{line}; nothing was learnt, {directory.checkpoint} holds what it began with"
     return f"{line}; play it: vecenv eval {directory.checkpoint}"
+
+
+def _limit_line(stopped_by: str, config: RunConfig) -> str:
+    """Which limit a resumed run was at before its first update, and how to lift it."""
+    name = {"solved": "solve_at"}.get(stopped_by, stopped_by)
+    value = getattr(config.settings if name == "total_steps" else config, name)
+    flag, said = f"--{name.replace('_', '-')}", value if isinstance(value, int) else f"{value:g}"
+    held = f"{flag} {said} was over before the first update"
+    if name != "max_seconds":  # which counts from the resume on
+        held = f"the checkpoint had reached {flag} {said} already"
+    none = "" if name == "total_steps" else f", or {flag} None"
+    return f"nothing was learnt: {held}; to go on, --resume it with a higher {flag}{none}"

@@ -91,6 +91,7 @@ def test_resume_goes_on_counting(finished, capsys):
     code, output, errors = run(capsys, "train", "ppo", "--resume", finished, "--total-steps", 1200)
     assert (code, errors) == (0, "")
     assert re.search(r"resumed at 6\d\d env steps: .*environments go on in the middle of their episodes", output)
+    assert "nothing was learnt" not in output
     after = load_checkpoint(finished)
     assert after["run"]["env"] == "CartPole-v1"
     assert after["run"]["settings"]["num_steps"] == 16  # settings of the first run hold
@@ -121,6 +122,34 @@ def test_solving_stops_the_run(tmp_path, capsys):
     assert summary["episodes"] >= 100
     assert summary["mean_return"] >= 15
     assert "solved: mean return" in output
+    output = run(capsys, "train", "ppo", "--resume", tmp_path / "run")[1]
+    assert output.endswith(
+        "nothing was learnt: the checkpoint had reached --solve-at 15 already; to go on, --resume it with a higher "
+        "--solve-at, or --solve-at None\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "held", "higher"),
+    [
+        ((), "the checkpoint had reached --total-steps 600 already", "--total-steps"),
+        (
+            ("--total-steps", 5000, "--stop-at-steps", 300),
+            "the checkpoint had reached --stop-at-steps 300 already",
+            "--stop-at-steps, or --stop-at-steps None",
+        ),
+        (
+            ("--total-steps", 5000, "--max-seconds", "1e-6"),
+            "--max-seconds 1e-06 was over before the first update",
+            "--max-seconds, or --max-seconds None",
+        ),
+    ],
+    ids=["total-steps", "stop-at-steps", "max-seconds"],
+)
+def test_a_resume_that_stops_at_once_says_at_which_limit_and_how_to_go_on(flags, held, higher, finished, capsys):
+    code, output, errors = run(capsys, "train", "ppo", "--resume", finished, *flags)
+    assert (code, errors) == (0, "")
+    assert output.endswith(f"nothing was learnt: {held}; to go on, --resume it with a higher {higher}\n")
 
 
 def test_a_run_without_a_step_is_not_offered_for_playing(tmp_path, capsys):
