@@ -206,6 +206,18 @@ def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(
         assert infos["_time"].all()
 
 
+def test_a_masked_reset_does_not_hide_the_failure_of_a_row_that_it_drops():
+    fns = [functools.partial(CountEnv, uid=uid, fails_at=1 if uid == 1 else None) for uid in range(4)]
+    with ray_envs(fns, batch_size=1) as envs:
+        envs.reset()
+        envs.send([0, 0], [1, 2])
+        with pytest.raises(gym.error.ResetNeeded, match=r"\[1\] failed before; select") as caught:
+            envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+        assert "boom from env 1" in str(caught.value.__cause__)
+        observations, _ = envs.reset(options={"reset_mask": np.array([True, True, False, False])})
+        np.testing.assert_array_equal(observations, [[0, 1, 0], [1, 1, 0], [2, 0, 1], [3, 0, 0]])
+
+
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 

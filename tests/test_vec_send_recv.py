@@ -256,6 +256,46 @@ def test_a_failure_takes_nothing_from_the_rows_it_would_have_been_received_with(
         assert infos["_time"].all()
 
 
+def only(*rows, count=4):
+    """Options of a reset of these envs alone."""
+    return {"reset_mask": np.isin(np.arange(count), rows)}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_masked_reset_does_not_hide_the_failure_of_a_row_that_it_drops(build):
+    fns = [functools.partial(CountEnv, uid=uid, fails_at=1 if uid == 1 else None) for uid in range(4)]
+    with build(fns, batch_size=1) as envs:
+        envs.reset()
+        envs.send([0, 0], [1, 2])
+        with pytest.raises(gym.error.ResetNeeded, match=r"\[1\] failed before; select") as caught:
+            envs.reset(options=only(0))
+        assert isinstance(caught.value.__cause__, EnvError)
+        assert "boom from env 1" in str(caught.value.__cause__)
+        with pytest.raises(gym.error.ResetNeeded, match=r"\[1\] failed before"):
+            envs.send([0], [1])
+        observations, _ = envs.reset(options=only(0, 1))
+        np.testing.assert_array_equal(observations, [[0, 1, 0], [1, 1, 0], [2, 0, 1], [3, 0, 0]])
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_masked_reset_does_not_forget_that_an_episode_has_ended_in_a_row_that_it_drops(build):
+    fns = [functools.partial(CountEnv, uid=uid, length=1 if uid == 1 else 9) for uid in range(4)]
+    with build(fns, batch_size=1, autoreset_mode="Disabled") as envs:
+        envs.reset()
+        envs.send([0, 0], [1, 2])
+        envs.reset(options=only(0))
+        with pytest.raises(gym.error.ResetNeeded, match=r"\[1\] have ended"):
+            envs.send([0], [1])
+        envs.reset(options=only(1))
+        np.testing.assert_array_equal(envs.step([0] * 4)[0][:, 1:], [[1, 1], [1, 1], [0, 2], [0, 1]])
+    with build(fns, batch_size=1) as envs:
+        envs.reset()
+        envs.send([0, 0], [1, 2])
+        envs.reset(options=only(0))
+        observations, *_ = envs.step([0, 77, 0, 0])  # an action that only begins the next episode may be anything
+        np.testing.assert_array_equal(observations[:, 1:], [[1, 1], [1, 0], [0, 2], [0, 1]])
+
+
 @pytest.mark.parametrize("pending", ["step", "reset", "call"])
 def test_nothing_is_sent_while_an_asynchronous_call_is_pending(pending):
     """A whole batch used to be taken: its actions lay in the block before a worker had read those of the step."""

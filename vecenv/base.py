@@ -118,7 +118,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
 
         Raises:
             TypeError, ValueError: `seed`, the mask or `out` does not fit; nothing was sent.
-            ResetNeeded: the mask leaves out envs that failed before.
+            ResetNeeded: the mask leaves out envs that failed before, or whose rows were dropped and had failed.
             AlreadyPendingCallError: a step of the whole batch was sent and not received, as in Gymnasium's
                 `AsyncVectorEnv`; rows that were sent alone are waited for and dropped.
             EnvError, WorkerDied: see the class.
@@ -263,8 +263,12 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         """Wait for the end of what was started and give the infos of the envs."""
 
     @abstractmethod
-    def _drop_outstanding(self) -> None:
-        """Wait for rows that were sent and never received; a reset makes their results worthless."""
+    def _drop_outstanding(self) -> Exception | None:
+        """Wait for rows that were sent and never received; a reset makes their results worthless.
+
+        Returns:
+            What the first env raised that has failed meanwhile.
+        """
 
     # -- shared steps ------------------------------------------------------------------------------------------------
 
@@ -296,7 +300,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         selected, options = split_reset_mask(options, self.num_envs)
         rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
         self._check_failed_selected(rows)
-        self._drop_outstanding()
+        self._check_failed_selected(rows, self._drop_outstanding())
         self._send_reset(self._next_slot(), seeds, options, selected)
         self._note_seeds(seed, seeds, rows)
         self._first_seed = None
@@ -351,15 +355,7 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         self._failed.update(env_indices)
         self._whole_sent = False
         self.slot = self._next_slot()
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
-
-    def _take_over_states(self) -> None:
-        """After all envs have taken up other states."""
-        self._failed = set()
-        self._done[:] = False
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
+        self._note_ends(slice(None))
 
     def _next_slot(self) -> int:
         return (self.slot + 1) % self.settings.slots

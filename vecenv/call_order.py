@@ -11,17 +11,19 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import out_like
+from vecenv.batch import BatchArrays
 from vecenv.errors import EpisodeEnded
 from vecenv.spaces import allocate_batch, has_fixed_layout
 
 
 class CallOrder:
-    """Checks of a vector env that needs no more than its own bookkeeping."""
+    """Checks of a vector env that needs no more than its own bookkeeping, and that bookkeeping."""
 
     closed: bool
     num_envs: int
     single_observation_space: Any
     autoreset_mode: AutoresetMode
+    _arrays: BatchArrays
     # Envs whose episode has ended and that were not reset since.
     _done: npt.NDArray[np.bool_]
     # Envs that raised and were not reset since.
@@ -50,9 +52,11 @@ class CallOrder:
                 f"`{doing}` was called while results of environments {busy} are outstanding; receive them first", "send"
             )
 
-    def _check_failed_selected(self, rows: Iterable[int]) -> None:
+    def _check_failed_selected(self, rows: Iterable[int], cause: Exception | None = None) -> None:
         if not self._failed <= set(rows):
-            raise ResetNeeded(f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask")
+            raise ResetNeeded(
+                f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask"
+            ) from cause
 
     def _check_can_step(self, doing: str, rows: Iterable[int] | None = None) -> None:
         if self._failed:
@@ -90,6 +94,21 @@ class CallOrder:
         for index, state in enumerate(states):
             if not isinstance(state, bytes):
                 raise TypeError(f"set_state: expected bytes for environment {index}, got {type(state).__name__}")
+
+    def _note_ends(self, rows: Any) -> None:
+        """Note whose episodes have ended, as the arrays tell; under SAME_STEP the next ones have begun.
+
+        Args:
+            rows: rows as an index into arrays.
+        """
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            self._done[rows] = self._arrays.terminations[rows] | self._arrays.truncations[rows]
+
+    def _take_over_states(self) -> None:
+        """After all envs have taken up other states."""
+        self._failed = set()
+        self._done[:] = False
+        self._note_ends(slice(None))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse copies and pickles: they would share, or lose, memory and processes."""

@@ -146,9 +146,9 @@ class RayRows(RayCalls):
             return None
         return max(0.0, min(self._late_at(group.worker) for group in self._groups.values()) - time.monotonic())
 
-    def _drop_outstanding(self) -> None:
+    def _drop_outstanding(self) -> Exception | None:
         self._replacements.forgive()  # else what was given up would be so again before the reset has a chance
-        super()._drop_outstanding()
+        return super()._drop_outstanding()
 
     def _recover_rows(self) -> None:
         """Replace workers that died while rows were outstanding; the new ones are asked for the same."""

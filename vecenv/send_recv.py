@@ -142,15 +142,20 @@ class SendRecvVecEnv(VecEnv):
 
     # -- shared steps ------------------------------------------------------------------------------------------------
 
-    def _drop_outstanding(self) -> None:
-        """Wait for rows that were sent and never received; a reset makes their results worthless."""
+    def _drop_outstanding(self) -> Exception | None:
+        """See `VecEnv`; of rows that a mask leaves out, what they came to is noted: a failure, or an end."""
+        failure: Exception | None = None
         if self._outstanding:
-            for row in self._receive_rows(list(self._outstanding), len(self._outstanding), None):
+            rows = self._receive_rows(list(self._outstanding), len(self._outstanding), None)
+            for row in rows:
                 try:
                     self._row_infos(row)
-                except Exception:  # an env that failed is about to be reset
-                    continue
+                except Exception as error:
+                    self._failed.add(row)
+                    failure = error if failure is None else failure
+            self._note_ends(rows)
             self._outstanding, self._taken_infos = {}, {}
+        return failure
 
     def _infos_of_rows(self, rows: list[int]) -> Infos:
         """The infos of finished rows, in order; the first env that raised is raised, and is outstanding no more."""

@@ -123,9 +123,9 @@ class WorkerRows(WorkerCalls):
             if worker not in self._group.deaths and moment <= time.monotonic():
                 self._group.end_late(worker, "recv")
 
-    def _drop_outstanding(self) -> None:
+    def _drop_outstanding(self) -> Exception | None:
         self._recovery.forgive()  # else what was given up would be so again before the reset has a chance
-        super()._drop_outstanding()
+        return super()._drop_outstanding()
 
     def _recover_rows(self) -> None:
         """Replace workers that died while rows were outstanding; the new ones go on with what is asked of those."""
