@@ -77,6 +77,15 @@ def test_states_are_not_taken_up_while_a_whole_batch_is_outstanding(backend):
         assert_same(envs.step([0, 1])[:4], expected[:4])
 
 
+@pytest.mark.parametrize("backend", ["sync", "subproc", "compiled"])
+def test_the_seed_of_the_constructor_is_not_for_a_reset_after_a_state_was_taken_up(backend):
+    with make_vec("CartPole-v1", 2, backend, seed=3) as envs, make_vec("CartPole-v1", 2, backend, seed=3) as others:
+        envs.reset()
+        envs.step([0, 1])
+        others.set_state(envs.get_state())
+        np.testing.assert_array_equal(others.reset()[0], envs.reset()[0])
+
+
 class ByArguments(CountEnv, EzPickle):
     def __init__(self):
         EzPickle.__init__(self)

@@ -32,6 +32,8 @@ class CallOrder:
     _outstanding: dict[int, None]
     # Whether a whole batch was sent and not received.
     _whole_sent: bool
+    # The seed of the constructor, as long as it waits for its reset.
+    _first_seed: int | Sequence[int | None] | None
 
     def _check_open(self, doing: str) -> None:
         if self.closed:
@@ -105,7 +107,8 @@ class CallOrder:
             self._done[rows] = self._arrays.terminations[rows] | self._arrays.truncations[rows]
 
     def _take_over_states(self) -> None:
-        """After all envs have taken up other states."""
+        """After all envs have taken up other states, whose generators go on at the next reset."""
+        self._first_seed = None
         self._failed = set()
         self._done[:] = False
         self._note_ends(slice(None))

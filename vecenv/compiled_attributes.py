@@ -134,6 +134,7 @@ class CompiledAttributes(CallOrder):
         if failures:
             raise env_error(failures, "set_state") from failures[0].exception
         self._drop_outstanding()
+        self._first_seed = None  # the generators of the states go on at the next reset
         batch = self._batch
         batch.state[:, : self.num_envs] = records["state"].T
         batch.episodes[...] = records["episodes"]
