@@ -25,7 +25,7 @@ from .networks import sees_images
 from .prioritized_replay import Priorities
 from .q_networks import build_q_network
 from .replay_buffer import ReplayBuffer
-from .replay_files import load_rows, save_rows
+from .replay_files import load_rows, save_rows, unused_path
 from .replay_memory import ReplayMemory, ReplaySpec
 from .replay_writer import ReplayWriter
 from .run_directory import REPLAY_NAME
@@ -243,7 +243,7 @@ class DQN:
     def save_files(self, folder: Path) -> None:
         """Write the replay into ``folder``, for the :meth:`state_dict` that follows; it names the file."""
         if self.keeps_replay:
-            path = folder / REPLAY_NAME.format(self.env_steps)
+            path = unused_path(folder, self.env_steps)
             self._saved_replay = self.env_steps, save_rows(self.replay.memory, self.replay.written, path)
 
     def remove_old_files(self, folder: Path) -> None:

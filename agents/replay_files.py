@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterator
@@ -15,9 +16,21 @@ from vecenv.errors import UnknownSetting
 from vecenv.whole_file import whole_file
 
 from .replay_memory import ReplayMemory
+from .run_directory import REPLAY_NAME
 
 _CHUNK = 1 << 20
 """Bytes that are copied, written and summed at a time."""
+
+
+def unused_path(folder: Path, env_steps: int) -> Path:
+    """Where the rows after so many env steps may be written.
+
+    Never where there are some already: another checkpoint may name those, also one of the same env steps, and would be
+    worth nothing if this process were killed before its own one is in place.
+    """
+    names = itertools.chain([str(env_steps)], (f"{env_steps}-{number}" for number in itertools.count(1)))
+    paths = (folder / REPLAY_NAME.format(name) for name in names)
+    return next(path for path in paths if not path.exists())
 
 
 def save_rows(memory: ReplayMemory, written: NDArray[np.int64], path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from vecenv.whole_file import remove_unfinished, whole_file
 
 PACKAGES = ("vecenv", "numpy", "gymnasium", "numba", "torch", "ale-py")
 REPLAY_NAME = "replay-{}.bin"
-"""Of the file with the rows of DQN's replay, by the env steps at which it was written."""
+"""Of the file with the rows of DQN's replay, by the env steps at which it was written, and a number if need be."""
 
 
 class RunDirectory:

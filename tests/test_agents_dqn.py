@@ -402,6 +402,24 @@ def test_only_the_newest_replay_file_stays_and_a_wrong_one_is_refused(tmp_path):
         make_learner(start=False).load_state_dict(state, tmp_path)
 
 
+def test_a_checkpoint_keeps_its_replay_until_the_next_one_is_in_place(tmp_path):
+    learner = make_learner()
+    train_until(learner, 500)
+    learner.save_files(tmp_path)
+    state, size = learner.state_dict(), learner.replay.size
+    learner.remove_old_files(tmp_path)
+    learner.reset(1)  # other rows after the same env steps, as where actors run ahead
+    learner.save_files(tmp_path)  # and the process is killed before it has written the checkpoint
+    again = make_learner(start=False)
+    again.load_state_dict(state, tmp_path)
+    assert again.replay.size == size
+    second = learner.state_dict()
+    learner.remove_old_files(tmp_path)
+    [file] = tmp_path.glob("*")
+    assert file.name == second["replay_file"]["name"] != state["replay_file"]["name"]
+    make_learner(start=False).load_state_dict(second, tmp_path)
+
+
 def test_a_large_replay_is_only_saved_on_request():
     learner = make_learner(start=False)
     assert learner.keeps_replay
