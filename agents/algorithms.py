@@ -80,17 +80,25 @@ def settings_from_dict(algorithm: Algorithm, values: Mapping[str, Any]) -> Any:
     """Hyper-parameters from the plain values of an earlier run, or of a file.
 
     Values that count for nothing beside the others are left out: settings made by hand are refused with them, but
-    earlier runs, which ignored them, can still be loaded.
+    earlier runs, which ignored them, can still be loaded. Values that had other names before get theirs of now, see
+    `Algorithm.former_values`.
 
     Raises:
         UnknownSetting: as of :func:`from_dict`.
     """
+    values = {name: _value_now(algorithm, name, value) for name, value in values.items()}
     idle = {
         name
         for name, (decider, choices) in algorithm.used_only_with.items()
         if values.get(decider, getattr(algorithm.config, decider)) not in choices
     }
     return from_dict(algorithm.config, {name: value for name, value in values.items() if name not in idle})
+
+
+def _value_now(algorithm: Algorithm, name: str, value: Any) -> Any:
+    """A value of a hyper-parameter as it is called now; earlier versions called some otherwise."""
+    former = algorithm.former_values.get(name)
+    return value if former is None or not isinstance(value, str) else former.get(value, value)
 
 
 def from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:

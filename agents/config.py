@@ -12,7 +12,7 @@ from .setting_checks import check_choice, check_count, check_kinds, check_number
 Precision = Literal["auto", "float32", "bfloat16"]
 NetworkName = Literal["mlp", "small-cnn", "nature-cnn"]
 LrSchedule = Literal["linear", "kl"]
-LrScaling = Literal["none", "linear", "document"]
+LrScaling = Literal["none", "linear", "linear-0.8"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PPOConfig:
     lr_schedule: LrSchedule = "linear"
     """linear falls with the env steps; kl starts at learning_rate and follows kl_target."""
     lr_scaling: LrScaling = "none"
-    """Learning rates are multiplied by: none 1, linear num_envs, document num_envs x 0.8 (a rule of thumb)."""
+    """linear takes learning rates as those of one environment, times num_envs; linear-0.8 times num_envs x 0.8."""
     kl_target: float = 0.01
     """KL divergence per update that lr_schedule=kl aims at."""
     kl_limit: float | None = None
@@ -132,6 +132,9 @@ PPO_PRESETS: dict[str, PPOConfig] = {
     ),
 }
 """Hyper-parameters per kind of environment."""
+
+PPO_FORMER_VALUES: dict[str, dict[str, str]] = {"lr_scaling": {"document": "linear-0.8"}}
+"""Hyper-parameter -> what earlier versions called one of its values -> its name now."""
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ class Algorithm:
             counts for anything, with these hyper-parameters.
         used_only_with: hyper-parameter -> the one that decides whether it counts, and with which of its values.
         cpu_only_with: hyper-parameter -> values with which networks lie on the CPU only, as device ``auto`` then does.
+        former_values: hyper-parameter -> what earlier versions called one of its values -> its name now.
     """
 
     title: str
@@ -181,3 +182,4 @@ class Algorithm:
     fixed_settings: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     used_only_with: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     cpu_only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    former_values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

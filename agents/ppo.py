@@ -13,7 +13,7 @@ from vecenv import VecEnv
 from vecenv.errors import UnknownSetting, VecEnvError
 
 from .collector import RolloutCollector
-from .config import PPO_PRESETS, PPOConfig, Precision
+from .config import PPO_FORMER_VALUES, PPO_PRESETS, PPOConfig, Precision
 from .distributed import ALONE, OwnRows, World
 from .env_checks import require_number, require_statistics
 from .inference import ACTION_HEADS, ActionHead, BatchedPolicy
@@ -367,4 +367,5 @@ ALGORITHM = Algorithm(
     evaluation_policy,
     is_data_parallel=True,
     fixed_settings={"subtract_mean_image": sees_images},
+    former_values=PPO_FORMER_VALUES,
 )

@@ -20,7 +20,7 @@ def linear(start: float, end: float, env_steps: int, total_steps: int) -> float:
 
 def learning_rate_factor(config: PPOConfig) -> float:
     """What the configured learning rates are multiplied by, see ``PPOConfig.lr_scaling``."""
-    return {"none": 1.0, "linear": float(config.num_envs), "document": 0.8 * config.num_envs}[config.lr_scaling]
+    return {"none": 1.0, "linear": float(config.num_envs), "linear-0.8": 0.8 * config.num_envs}[config.lr_scaling]
 
 
 class LearningRate:

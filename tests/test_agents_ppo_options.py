@@ -70,7 +70,7 @@ def test_a_line_over_env_steps():
     assert linear(1.0, 0.0, 5, 1) == 0.0
 
 
-@pytest.mark.parametrize(("scaling", "rate"), [("none", 1e-3), ("linear", 8e-3), ("document", 6.4e-3)])
+@pytest.mark.parametrize(("scaling", "rate"), [("none", 1e-3), ("linear", 8e-3), ("linear-0.8", 6.4e-3)])
 def test_learning_rate_scaling(scaling, rate):
     config = PPOConfig(num_envs=8, learning_rate=1e-3, final_learning_rate=1e-4, lr_scaling=scaling, total_steps=1000)
     assert LearningRate(config).at(0) == pytest.approx(rate)
@@ -391,7 +391,7 @@ def test_every_switch_resumes_bit_for_bit_with_its_envs(switches, tmp_path):
         ("gamma", True, "between 0 and 1"),
         ("training_threads", -1, "at least 0"),
         ("num_epochs", 0, "at least 1"),
-        ("lr_scaling", "sqrt", "one of none, linear, document"),
+        ("lr_scaling", "sqrt", "one of none, linear, linear-0.8"),
         ("lr_schedule", "cosine", "one of linear, kl"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -16,8 +17,11 @@ from waiting import wait_until
 
 from vecenv import cli
 from vecenv.agents import ppo, train
-from vecenv.agents.algorithms import ALGORITHMS
+from vecenv.agents.algorithms import ALGORITHMS, run_config_from_dict
 from vecenv.agents.checkpoint import load_checkpoint
+from vecenv.agents.config import PPOConfig, RunConfig
+from vecenv.agents.train_arguments import read_arguments
+from vecenv.errors import UnknownSetting
 from vecenv.factory import BACKENDS
 
 SHORT = ["--env", "CartPole-v1", "--backend", "sync", "--num-envs", "4", "--num-steps", "16", "--seed", "3"]
@@ -318,6 +322,20 @@ def test_a_worker_that_a_signal_ended_in_the_middle_of_a_step_is_no_error(tmp_pa
     content = load_checkpoint(tmp_path / "second")
     assert content["learner"]["env_steps"] > 0
     assert content["without_env_states"] == "their workers had ended when they were to be saved"
+
+
+def test_a_former_name_of_a_scaling_is_read_from_files_and_is_no_setting(tmp_path):
+    values = dataclasses.asdict(RunConfig("CartPole-v1", settings=PPOConfig()))  # as a checkpoint holds them
+    values["settings"]["lr_scaling"] = "document"
+    assert run_config_from_dict(values).settings.lr_scaling == "linear-0.8"
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    arguments, _ = read_arguments("ppo", ["--config", str(tmp_path)])
+    assert arguments.settings.lr_scaling == "linear-0.8"
+    with pytest.raises(UnknownSetting, match=r"lr_scaling must be one of none, linear, linear-0\.8, got 'document'"):
+        PPOConfig(lr_scaling="document")
+    values["settings"]["lr_scaling"] = ["document"]
+    with pytest.raises(UnknownSetting, match="lr_scaling must be one of"):
+        run_config_from_dict(values)
 
 
 def test_envs_are_closed_when_training_fails(tmp_path, monkeypatch):
