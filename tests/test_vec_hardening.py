@@ -20,7 +20,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from waiting import wait_until
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, WorkerDied, make_vec
-from vecenv.testing import CountEnv, assert_same
+from vecenv.testing import CountEnv, DrawEnv, assert_same
 
 BUILDS = [SyncVecEnv, functools.partial(SubprocVecEnv, num_workers=2)]
 both = pytest.mark.parametrize("build", BUILDS)
@@ -409,6 +409,44 @@ def test_envs_that_were_reset_are_no_longer_failed(build):
             envs.reset()
         with pytest.raises(gym.error.ResetNeeded, match=r"\[1\]"):
             envs.step([0] * 4)
+
+
+class SecondTryEnv(DrawEnv):
+    """Cannot be reset the first time, before its generator is seeded, if it is told so."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.fails = fails
+
+    def reset(self, **arguments):
+        fails, self.fails = self.fails, False
+        if fails:
+            raise ValueError("not yet")
+        return super().reset(**arguments)
+
+
+SECOND_TRY_FNS = [functools.partial(SecondTryEnv, False), functools.partial(SecondTryEnv, True)]
+
+
+@both
+@pytest.mark.parametrize("options", [None, {"reset_mask": np.array([False, True])}])
+def test_a_first_reset_that_failed_is_tried_again_with_the_seed_of_the_constructor(build, options):
+    with build(SECOND_TRY_FNS, seed=5) as envs:
+        with pytest.raises(EnvError, match="not yet"):
+            envs.reset()
+        wanted = [DrawEnv().reset(seed=seed)[0] for seed in (5, 6)]
+        np.testing.assert_array_equal(envs.reset(options=options)[0], wanted)
+        assert not np.isin(envs.reset()[0], wanted).any()
+
+
+@both
+def test_a_reset_with_a_seed_uses_up_that_of_the_constructor_though_it_fails(build):
+    with build(SECOND_TRY_FNS, seed=5) as envs:
+        with pytest.raises(EnvError, match="not yet"):
+            envs.reset(seed=9)
+        plain = DrawEnv()
+        plain.reset(seed=9)
+        np.testing.assert_array_equal(envs.reset()[0][0], plain.reset()[0])
 
 
 class UnbuildableEnv(CountEnv):

@@ -294,8 +294,8 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     def _begin_reset(self, seed: Any, options: dict[str, Any] | None) -> None:
         self._check_open("reset")
         self._check_not_outstanding("reset", () if not self._whole_sent else range(self.num_envs))
-        if seed is None and self._first_seed is not None:
-            seed = self._first_seed
+        is_first = seed is None
+        seed = self._first_seed if is_first else seed
         seeds = seeds_of(seed, self.num_envs)
         selected, options = split_reset_mask(options, self.num_envs)
         rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
@@ -303,11 +303,12 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         self._check_failed_selected(rows, self._drop_outstanding())
         self._send_reset(self._next_slot(), seeds, options, selected)
         self._note_seeds(seed, seeds, rows)
-        self._first_seed = None
+        self._first_seed = self._first_seed if is_first else None  # kept for another try, where envs fail
         self._selected = selected
 
     def _end_reset(self, timeout: float | None = None, out: Any = None) -> tuple[Any, Infos]:
         infos = self._receive(timeout)
+        self._first_seed = None
         self.slot = self._next_slot()
         self._received = list(range(self.num_envs))
         self._failed = set()

@@ -78,7 +78,7 @@ def make_vec(
         copy: whether returned observations belong to the caller; see `VectorSettings`.
         slots: length of the observation ring.
         statistics: whether ended episodes are reported in ``infos["episode"]``.
-        seed: for the first reset that gets none.
+        seed: for the first reset that gets none; where envs fail in it, the next try gets it again.
         wrappers: applied to every env, innermost first.
         backend_options: ``observation_mode`` and ``shared_memory``, see `VectorSettings`; subproc also ``balance``,
             ``context`` (start method), ``info_spec``, ``on_worker_failure`` and ``step_timeout``, see `WorkerSettings`.

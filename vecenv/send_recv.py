@@ -60,7 +60,7 @@ class SendRecvVecEnv(VecEnv):
         """Start a reset of every env; `recv` gives first observations as they are ready.
 
         Args:
-            seed: as for `reset`.
+            seed: as for `reset`; the one of the constructor is used up as soon as it is sent.
             options: as for `reset`; ``reset_mask`` selects envs that are not outstanding.
         """
         self._check_open("send_reset")

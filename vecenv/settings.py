@@ -29,7 +29,7 @@ class VectorSettings:
             comes round again, `slots` calls of `reset` or `step` later.
         slots: length of the ring of observation batches, at least 1.
         statistics: whether ended episodes are reported in ``infos["episode"]``.
-        seed: for the first `reset` that gets none.
+        seed: for the first `reset` that gets none; where envs fail in it, the next try gets it again.
         observation_mode: how observation spaces are batched. ``"same"``: all are equal. ``"different"``: shapes and
             dtypes are equal, bounds may differ. A pair of spaces: the batched and the single one, taken as they are.
         shared_memory: None: observations lie in arrays where the space allows it. False: they travel as objects. True:

@@ -107,8 +107,11 @@ class SyncVecEnv(SendRecvVecEnv):
         if selected is not None:
             rows = selected.nonzero()[0].tolist()
             self._slice.keep_observations(slot)
-        chosen = [seeds[row] for row in rows]
-        self._run("reset", lambda: self._slice.reset(slot, rows, chosen, options), rows)
+        self._infos.take()  # what an interrupted call may have left
+        try:
+            self._slice.reset(slot, rows, [seeds[row] for row in rows], options)
+        except SliceFailed as failed:
+            self._failure = self._noted_failure("reset", failed, rows)  # `_receive` raises it, as elsewhere
 
     def _send_step(self, slot: int, wide: bool) -> None:
         self._infos.take()  # what an interrupted call may have left
@@ -131,12 +134,12 @@ class SyncVecEnv(SendRecvVecEnv):
         infos: Infos = self._infos.take()
         return infos
 
-    def _run(self, doing: str, function: Callable[[], Any], resets: Iterable[int] = ()) -> Any:
+    def _run(self, doing: str, function: Callable[[], Any]) -> Any:
         self._infos.take()  # what an interrupted call may have left
         try:
             return function()
         except SliceFailed as failed:
-            raise self._noted_failure(doing, failed, resets)  # noqa: B904 - its cause is the env's own exception
+            raise self._noted_failure(doing, failed)  # noqa: B904 - its cause is the env's own exception
 
     def _noted_failure(self, doing: str, failed: SliceFailed, resets: Iterable[int] = ()) -> EnvError:
         """What to raise where envs failed, once it is noted which."""
