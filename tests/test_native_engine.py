@@ -124,6 +124,16 @@ def test_results_by_send_and_recv_and_into_an_array() -> None:
             assert_same(envs.observations, reference.observations, f"step {step}: the newest observations")
 
 
+def test_options_that_are_refused_cost_no_row_that_was_sent() -> None:
+    with make("ale") as envs:
+        envs.reset(seed=0)
+        envs.send([0], [1])
+        with pytest.raises(NotImplementedError, match="no reset options"):
+            envs.reset(options={"level": 1})
+        envs.send([0, 0], [0, 2])
+        assert envs.recv()[4]["env_id"].tolist() == [0, 1, 2]
+
+
 def test_a_result_that_an_interrupt_left_is_not_that_of_a_later_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between what the engine gave and the general way that reads it."""
 

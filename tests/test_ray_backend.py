@@ -218,6 +218,15 @@ def test_a_masked_reset_does_not_hide_the_failure_of_a_row_that_it_drops():
         np.testing.assert_array_equal(observations, [[0, 1, 0], [1, 1, 0], [2, 0, 1], [3, 0, 0]])
 
 
+def test_options_that_cannot_be_sent_are_refused_before_anything_is_dropped():
+    with ray_envs(count_fns(), batch_size=2) as envs:
+        envs.reset()
+        envs.send([0, 0], [1, 3])
+        with pytest.raises(TypeError, match="options: cannot be sent"):
+            envs.reset(options={"lock": threading.Lock()})
+        assert sorted(envs.recv(timeout=60)[4]["env_id"].tolist()) == [1, 3]
+
+
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 

@@ -296,6 +296,17 @@ def test_a_masked_reset_does_not_forget_that_an_episode_has_ended_in_a_row_that_
         np.testing.assert_array_equal(observations[:, 1:], [[1, 1], [1, 0], [0, 2], [0, 1]])
 
 
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_options_that_cannot_be_sent_are_refused_before_anything_is_dropped(num_workers):
+    with SubprocVecEnv(count_fns(), num_workers=num_workers, batch_size=2) as envs:
+        envs.reset()
+        envs.send([0, 0], [1, 3])
+        for options in ({"lock": threading.Lock()}, {"lock": threading.Lock(), **only(0)}):
+            with pytest.raises(TypeError, match="options: cannot be sent"):
+                envs.reset(options=options)
+        assert sorted(envs.recv(timeout=30)[4]["env_id"].tolist()) == [1, 3]
+
+
 @pytest.mark.parametrize("pending", ["step", "reset", "call"])
 def test_nothing_is_sent_while_an_asynchronous_call_is_pending(pending):
     """A whole batch used to be taken: its actions lay in the block before a worker had read those of the step."""

@@ -249,10 +249,8 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     # -- what back ends fill in --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _send_reset(
-        self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Array | None
-    ) -> None:
-        """Start a reset into a slot."""
+    def _send_reset(self, slot: int, seeds: list[int | None], options: Any, selected: Array | None) -> None:
+        """Start a reset into a slot; the options are what `_passed_options` has made of them."""
 
     @abstractmethod
     def _send_step(self, slot: int, wide: bool) -> None:
@@ -300,8 +298,9 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
         selected, options = split_reset_mask(options, self.num_envs)
         rows = range(self.num_envs) if selected is None else np.flatnonzero(selected).tolist()
         self._check_failed_selected(rows)
+        passed = self._passed_options(options)
         self._check_failed_selected(rows, self._drop_outstanding())
-        self._send_reset(self._next_slot(), seeds, options, selected)
+        self._send_reset(self._next_slot(), seeds, passed, selected)
         self._note_seeds(seed, seeds, rows)
         self._first_seed = self._first_seed if is_first else None  # kept for another try, where envs fail
         self._selected = selected

@@ -60,6 +60,13 @@ class CallOrder:
                 f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask"
             ) from cause
 
+    def _passed_options(self, options: dict[str, Any] | None) -> Any:
+        """Options of a reset in the form in which they go to the envs.
+
+        What refuses them does so here, before anything is dropped or sent.
+        """
+        return options
+
     def _check_can_step(self, doing: str, rows: Iterable[int] | None = None) -> None:
         if self._failed:
             failed = sorted(self._failed if rows is None else self._failed.intersection(rows))

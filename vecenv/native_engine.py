@@ -147,6 +147,10 @@ class NativeVecEnv(EngineRefusals):
                 f"backend={self.engine!r} has no reset options besides 'reset_mask', got {sorted(map(str, options))}"
             )
 
+    def _passed_options(self, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        self._check_reset_options(options)
+        return options
+
     def _note_engine_seeds(self, seeds: Sequence[int | None], rows: Iterable[int]) -> None:
         """Remember what the generators of some envs were seeded with."""
         for row in rows:
@@ -198,7 +202,6 @@ class NativeVecEnv(EngineRefusals):
     def _send_reset(
         self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Array | None
     ) -> None:
-        self._check_reset_options(options)
         rows = None if selected is None or selected.all() else np.flatnonzero(selected).tolist()
         if rows is not None and not self._started:
             raise ResetNeeded("reset: the first one must be of all environments, without reset_mask")

@@ -11,7 +11,6 @@ from multiprocessing import TimeoutError
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from vecenv.arguments import check_callable_name, values_per_env
 from vecenv.env_failures import env_failure, unpack_failures
@@ -81,12 +80,14 @@ class RayCalls(SendRecvVecEnv):
 
     # -- whole calls, as VecEnv asks for them ------------------------------------------------------------------------
 
-    def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
+    def _passed_options(self, options: dict[str, Any] | None) -> bytes | None:
+        return dumps_options(options)
+
+    def _send_reset(self, slot: int, seeds: list[int | None], options: bytes | None, selected: Any) -> None:
         questions: list[Question] = []
-        given = dumps_options(options)
         for own in self._group.rows:
             places = [place for place, row in enumerate(own) if selected is None or selected[row]]
-            questions.append(("reset", dumps((places, [seeds[own[place]] for place in places], given))))
+            questions.append(("reset", dumps((places, [seeds[own[place]] for place in places], options))))
         self._reset_rows = list(range(self.num_envs)) if selected is None else selected.nonzero()[0].tolist()
         self._replacements.forgive()
         self._ask_all("reset", questions, slot)
@@ -133,8 +134,7 @@ class RayCalls(SendRecvVecEnv):
             with contextlib.suppress(Exception):  # it was reported, or its caller has given up on it
                 self._gather(None)
             self._pending.clear()
-            if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-                np.logical_or(self._arrays.terminations, self._arrays.truncations, out=self._done)
+            self._note_ends(slice(None))
 
     def _receive(self, timeout: float | None) -> Infos:
         self._finish(timeout)

@@ -53,11 +53,14 @@ class WorkerCalls(SendRecvVecEnv):
 
     # -- whole calls, as VecEnv asks for them ------------------------------------------------------------------------
 
-    def _send_reset(self, slot: int, seeds: list[int | None], options: dict[str, Any] | None, selected: Any) -> None:
-        self._resets, given = [], dumps_options(options)
+    def _passed_options(self, options: dict[str, Any] | None) -> bytes | None:
+        return dumps_options(options)
+
+    def _send_reset(self, slot: int, seeds: list[int | None], options: bytes | None, selected: Any) -> None:
+        self._resets = []
         for own in self._group.rows:
             rows = own if selected is None else [row for row in own if selected[row]]
-            message = dumps(("reset", slot, rows, [seeds[row] for row in rows], given)) if rows else None
+            message = dumps(("reset", slot, rows, [seeds[row] for row in rows], options)) if rows else None
             self._resets.append(message)
         self._doing = "reset"
         self._reset_rows = list(range(self.num_envs)) if selected is None else selected.nonzero()[0].tolist()
