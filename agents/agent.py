@@ -7,6 +7,10 @@
     summary = agent.train(run_dir="runs/cartpole")      # envs are made from the config, and closed
     agent.evaluate(episodes=10).episodes                # returns of whole episodes, in fresh envs
 
+With the defaults that the command has for an environment, and changes to them:
+
+    agent = Agent.for_env("CartPole-v1", "dqn", solve_at=475.0, num_envs=16)
+
 With a vector env of one's own, made with the keywords that the algorithm asks for:
 
     envs = vecenv.make_vec(my_env, **agent.env_settings())
@@ -32,7 +36,7 @@ from vecenv.doctor import missing_extra
 from vecenv.errors import UnknownSetting
 
 try:
-    from .algorithms import find_algorithm
+    from .algorithms import find_algorithm, suited_config
     from .checkpoint_keeper import load_run
     from .config import RunConfig
     from .display import ProgressDisplay, quiet_console
@@ -72,6 +76,8 @@ class Agent:
         >>> es = ESConfig(num_pairs=2, total_steps=100, hidden_size=8)
         >>> Agent(RunConfig("CartPole-v1", algorithm="es", settings=es)).train(run_dir="runs/es")["solved"]
         False
+        >>> Agent.for_env("CartPole-v1", "es", num_pairs=2).config.backend  # as vecenv train has it
+        'auto-fast'
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -86,6 +92,22 @@ class Agent:
             raise UnknownSetting(f"{config.algorithm} needs settings of {expected.__name__}, got {given}")
         self.config = config
         self.path: Path | None = None
+
+    @classmethod
+    def for_env(cls, env: str, algorithm: str = "ppo", *, preset: str | None = None, **changes: Any) -> Agent:
+        """An untrained agent with the settings that ``vecenv train`` takes for this kind of environment.
+
+        Args:
+            env: id of the environment.
+            algorithm: its name.
+            preset: name of a set of hyper-parameters; None: the one that suits ``env``.
+            changes: what is to be otherwise, as flags of the command say it: fields of `RunConfig`, such as
+                ``solve_at``, and hyper-parameters, such as ``num_envs``.
+
+        Raises:
+            UnknownSetting: a name that does not exist, or a value that does not fit.
+        """
+        return cls(suited_config(env, algorithm, preset=preset, **changes))
 
     @classmethod
     def load(cls, path: str | Path) -> Agent:

@@ -62,6 +62,34 @@ def preset_for(algorithm: Algorithm, env_id: str | None, name: str | None = None
     return algorithm.presets[name]
 
 
+def suited_values(name: str, env_id: str | None, preset: str | None = None) -> dict[str, Any]:
+    """Fields of `RunConfig` as they suit an algorithm and the kind of environment, before anybody sets one.
+
+    Raises:
+        UnknownSetting: there is no such algorithm or preset.
+    """
+    algorithm = find_algorithm(name)
+    return {**algorithm.run_defaults, "algorithm": name, "settings": preset_for(algorithm, env_id, preset)}
+
+
+def suited_config(env: str, algorithm: str = "ppo", *, preset: str | None = None, **changes: Any) -> RunConfig:
+    """Settings of a run as ``vecenv train`` takes them; see :meth:`~vecenv.agents.agent.Agent.for_env`.
+
+    Raises:
+        UnknownSetting: a name that does not exist, or a value that does not fit.
+    """
+    values, kind = suited_values(algorithm, env, preset), find_algorithm(algorithm).config
+    of_run = {field.name for field in dataclasses.fields(RunConfig)}
+    of_algorithm = {field.name for field in dataclasses.fields(kind)}
+    known = (of_run | of_algorithm) - {"env", "algorithm", "settings"}
+    unknown = sorted(changes.keys() - known)
+    if unknown:
+        raise UnknownSetting(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    own = {name: changes.pop(name) for name in of_algorithm & changes.keys()}
+    settings = from_dict(kind, {**dataclasses.asdict(values["settings"]), **own})
+    return from_dict(RunConfig, {"env": env, **values, **changes, "settings": settings})
+
+
 def run_config_from_dict(values: Mapping[str, Any]) -> RunConfig:
     """Rebuild a `RunConfig` from the plain dictionary of a checkpoint or a ``config.json``.
 

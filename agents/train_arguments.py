@@ -13,7 +13,7 @@ import tyro
 
 from vecenv.errors import UnknownSetting
 
-from .algorithms import find_algorithm, from_dict, preset_for, settings_from_dict
+from .algorithms import find_algorithm, from_dict, settings_from_dict, suited_values
 from .checkpoint import CheckpointError
 from .checkpoint_keeper import load_run
 from .command_line import flag_value, parse_arguments
@@ -100,12 +100,12 @@ def _defaults(name: str, words: Sequence[str], config: str | None, preset: str |
     if values.pop("algorithm", name) != name:
         raise UnknownSetting(f"{config} is for another algorithm than {name}")
     env_id = flag_value(words, "--env") or values.get("env")
-    base = preset_for(algorithm, env_id, preset)
+    suited = suited_values(name, env_id, preset)
     own = values.pop("settings", {})
-    settings = _settings(algorithm, {**dataclasses.asdict(base), **own}, words)
+    settings = _settings(algorithm, {**dataclasses.asdict(suited["settings"]), **own}, words)
     # Unknown names are refused here, where they can be told from flags; the env may still come as a flag.
     from_dict(RunConfig, {"env": "", **values})
-    return {"env": tyro.MISSING, **algorithm.run_defaults, **values, "algorithm": name, "settings": settings}
+    return {"env": tyro.MISSING, **suited, **values, "settings": settings}
 
 
 def _settings(algorithm: Algorithm, values: dict[str, Any], words: Sequence[str]) -> Any:

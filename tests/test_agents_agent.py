@@ -17,6 +17,7 @@ from vecenv.agents.checkpoint import CheckpointError, load_checkpoint
 from vecenv.agents.config import PPOConfig, RunConfig
 from vecenv.agents.dqn_config import DQNConfig
 from vecenv.agents.es_config import ESConfig
+from vecenv.agents.train_arguments import read_arguments
 from vecenv.errors import UnknownSetting
 
 SETTINGS = PPOConfig(num_envs=2, num_steps=16, total_steps=400)
@@ -86,6 +87,35 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         Agent.load(tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [("ppo", "CartPole-v1"), ("ppo", "HalfCheetah-v5"), ("dqn", "CartPole-v1"), ("es", "HalfCheetah-v5")],
+)
+def test_an_agent_for_an_env_has_the_settings_of_the_command(name, env):
+    changed = {"seed": 3, "solve_at": 90.5, "total_steps": 1234}
+    agent = Agent.for_env(env, name, **changed)
+    flags = [word for key, value in changed.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    assert agent.config == read_arguments(name, ["--env", env, *flags])[0].run_config()
+    assert agent.config.settings.total_steps == 1234
+
+
+def test_an_agent_for_an_env_takes_presets_and_refuses_what_there_is_not():
+    assert Agent.for_env("HalfCheetah-v5", "es").config.settings.engine == "processes"
+    assert Agent.for_env("HalfCheetah-v5", "es").config.backend == "auto-fast"
+    assert Agent.for_env("CartPole-v1", "dqn").config.checkpoint_seconds == 300.0
+    plain = Agent.for_env("CartPole-v1", "dqn", preset="ladder-baseline", backend="sync")
+    assert (plain.config.settings.double, plain.config.settings.num_envs, plain.config.backend) == (False, 1, "sync")
+    for wrong, named in (
+        ({"preset": "nine"}, "PPO has no preset 'nine'"),
+        ({"algorithm": "sarsa"}, "no algorithm 'sarsa'"),
+        ({"momentum": 0.9}, "unknown setting momentum; known are .*gamma, .*seed"),
+        ({"settings": SETTINGS}, "unknown setting settings"),
+        ({"gamma": 2.0}, "gamma must lie between 0 and 1, got 2.0"),
+    ):
+        with pytest.raises(UnknownSetting, match=named):
+            Agent.for_env("CartPole-v1", **wrong)
 
 
 SMALL = {
