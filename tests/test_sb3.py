@@ -188,6 +188,50 @@ def test_step_async_and_wait_and_what_interrupts_them() -> None:
 
 
 @pytest.mark.parametrize("vec_env_class", CLASSES)
+def test_a_ctrl_c_while_a_step_is_waited_for_leaves_envs_that_can_be_reset(
+    vec_env_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(timeout: float | None) -> None:
+        raise KeyboardInterrupt
+
+    envs = vec_env_class([CountEnv, CountEnv])
+    envs.reset()
+    with monkeypatch.context() as patched:
+        patched.setattr(envs.vector_env, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(np.array([0, 1]))
+    assert envs.reset()[:, 1:].tolist() == [[1, 0], [1, 0]]
+    assert not envs.waiting
+    assert envs.step(np.array([0, 1]))[0][:, 1:].tolist() == [[1, 1], [1, 1]]
+    envs.close()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_ctrl_c_while_a_step_is_begun_leaves_envs_that_can_be_reset(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs: Any = SubprocVecEnv([CountEnv, CountEnv])
+    begin = envs.vector_env.step_async
+
+    def interrupted(actions: Any) -> None:
+        if begun:
+            begin(actions)
+        raise KeyboardInterrupt
+
+    envs.reset()
+    with monkeypatch.context() as patched:
+        patched.setattr(envs.vector_env, "step_async", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(np.array([0, 1]))
+    assert envs.reset()[:, 1:].tolist() == [[1, 0], [1, 0]]
+    envs.step_async(np.array([0, 1]))
+    with pytest.raises(gym.error.AlreadyPendingCallError):
+        envs.step_async(np.array([0, 1]))
+    assert envs.step_wait()[0][:, 1:].tolist() == [[1, 1], [1, 1]]
+    envs.close()
+
+
+@pytest.mark.parametrize("vec_env_class", CLASSES)
 def test_nothing_is_waited_for_that_was_not_begun(vec_env_class: Any) -> None:
     envs = vec_env_class([CountEnv])
     envs.reset()

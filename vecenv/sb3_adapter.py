@@ -81,7 +81,8 @@ class VecEnvAdapter(VecEnv):
             Observations, `[num_envs, ...]` or a dict or tuple of such arrays.
         """
         if self.waiting:  # what it gives is worthless now
-            self.step_wait()
+            with contextlib.suppress(NoAsyncCallError):  # a Ctrl-C came just before it was begun, or after its end
+                self.step_wait()
         seeds = None if all(seed is None for seed in self._seeds) else list(self._seeds)
         observations, infos = self._reset_with_options(seeds)
         self.reset_infos = split_infos(infos, self.num_envs)
@@ -112,11 +113,15 @@ class VecEnvAdapter(VecEnv):
         """
         batch = batch_of_actions(self.action_space, actions)
         begin = getattr(self.vector_env, "step_async", None)
+        waited, self.waiting = self.waiting, True  # first: a Ctrl-C below may leave a step that was begun
         if begin is None:
             self._actions = batch
-        else:
+            return
+        try:
             begin(batch)
-        self.waiting = True
+        except Exception:
+            self.waiting = waited
+            raise
 
     def step_wait(self) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], list[dict[str, Any]]]:
         """Wait for `step_async`.
@@ -127,15 +132,19 @@ class VecEnvAdapter(VecEnv):
             dones: `[num_envs]` bool.
             infos: one dict per env, with ``TimeLimit.truncated``, and ``terminal_observation`` where an episode ended.
         """
+        try:
+            observations, rewards, terminations, truncations, infos = self._end_step()
+        except Exception:  # not after a Ctrl-C, which leaves the step pending
+            self.waiting = False
+            raise
         self.waiting = False
-        observations, rewards, terminations, truncations, infos = self._end_step()
         dones = terminations | truncations
         return observations, rewards, dones, self._rows(infos, dones, truncations & ~terminations)
 
     def _end_step(self) -> StepResult:
         wait = getattr(self.vector_env, "step_wait", None)
         if wait is None:
-            actions, self._actions = self._actions, None
+            self.waiting, actions, self._actions = False, self._actions, None  # `step` leaves nothing pending
             if actions is None:
                 raise NoAsyncCallError("`step_wait` was called, but `step_async` was not", "step_async")
             return self.vector_env.step(actions)
