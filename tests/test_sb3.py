@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from vecenv.per_env import batch_of_actions
 from vecenv.preprocess.config import PRESETS
 from vecenv.sb3 import SubprocVecEnv, SyncVecEnv, make_atari_env, make_vec_env, wrap
 from vecenv.sb3_atari import MonitoredAtariEnv
-from vecenv.sb3_monitor import Monitor
+from vecenv.sb3_monitor import Monitor, MonitoredEnv
 from vecenv.toy_envs import CountEnv, EchoEnv, NestedEnv
 
 CLASSES = [SubprocVecEnv, SyncVecEnv]
@@ -487,6 +488,48 @@ def test_our_monitor_does_what_theirs_does(tmp_path: Path) -> None:
     texts = [path.read_text().splitlines() for path in sorted(tmp_path.glob("*.monitor.csv"))]
     assert refused == len(texts) == 2
     assert texts[0][1] == texts[1][1] == "r,l,t,options,time"
+
+
+def test_a_restart_goes_on_with_the_file_of_the_monitor(tmp_path: Path) -> None:
+    envs: Any = make_vec_env(
+        CountEnv,
+        2,
+        monitor_dir=str(tmp_path),
+        env_kwargs={"length": 2},
+        vec_env_cls=SubprocVecEnv,
+        vec_env_kwargs={"num_workers": 2, "worker_options": {"on_worker_failure": "restart"}},
+    )
+    envs.reset()
+    for _ in range(4):
+        envs.step([0, 0])
+    os.kill(envs.processes[1].pid, signal.SIGKILL)
+    infos = envs.step([0, 0])[3]
+    assert infos[1]["worker_restarted"]
+    for _ in range(2):
+        envs.step([0, 0])
+    envs.close()
+    paths = sorted(tmp_path.glob("*.csv"))
+    assert episode_rows(paths) == [[("3.0", "2")] * 3] * 2
+    times = [float(row["t"]) for row in csv.DictReader(paths[1].read_text().splitlines()[1:])]
+    assert times == sorted(times)
+
+
+def test_only_an_env_that_is_built_again_goes_on_with_a_file(tmp_path: Path) -> None:
+    made = MonitoredEnv(CountEnv, {"length": 1}, monitor_path=str(tmp_path / "0"))
+    path = tmp_path / "0.monitor.csv"
+    path.write_text("something else\n")
+    starts = []
+    for rows in (1, 2, 1):
+        if len(starts) == 2:  # another vector env
+            made = dataclasses.replace(made, begun=time.time())
+        env: Any = made()
+        env.reset()
+        env.step(0)
+        env.close()
+        assert episode_rows([path]) == [[("1.0", "1")] * rows]
+        starts.append(json.loads(path.read_text().splitlines()[0].removeprefix("#"))["t_start"])
+        assert env.t_start == starts[-1]
+    assert starts[0] == starts[1] < starts[2]
 
 
 # -- Atari ----------------------------------------------------------------------------------------------------------

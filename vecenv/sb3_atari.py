@@ -6,6 +6,7 @@ The observations, rewards and flags are those of the preset ``"sb3"`` without it
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -49,16 +50,18 @@ class MonitoredAtariEnv(AtariEnv):
         self._last_frame = -1
         self._file: EpisodeFile | None = None
 
-    def write_episodes(self, path: str, env_id: str, overwrite: bool) -> None:
+    def write_episodes(self, path: str, env_id: str, overwrite: bool, begun: float = math.inf) -> None:
         """Also write a line per game into a file.
 
         Args:
             path: of the file, without its ending.
             env_id: for its first line.
             overwrite: whether a file of that name is begun anew.
+            begun: see `EpisodeFile`.
         """
         header = {"t_start": self.t_start, "env_id": env_id}
-        self._file = EpisodeFile(path, header, (), overwrite)
+        self._file = EpisodeFile(path, header, (), overwrite, begun)
+        self.t_start = self._file.t_start
 
     def reset_into(
         self, out: npt.NDArray[np.uint8], *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -107,6 +110,7 @@ class MonitoredAtari:
         action_seed: seeds the env's action space; None: it stays as it is.
         monitor_path: of the CSV file, without its ending; None: no file.
         overwrite: whether a file of that name is begun anew.
+        begun: when it was made, in seconds since the epoch; a game that is built again goes on with its file.
     """
 
     env_id: str
@@ -116,6 +120,7 @@ class MonitoredAtari:
     action_seed: int | None = None
     monitor_path: str | None = None
     overwrite: bool = True
+    begun: float = dataclasses.field(default_factory=time.time)
 
     def __call__(self) -> MonitoredAtariEnv:
         """Build it."""
@@ -123,7 +128,7 @@ class MonitoredAtari:
         if self.action_seed is not None:
             env.action_space.seed(self.action_seed)
         if self.monitor_path is not None:
-            env.write_episodes(self.monitor_path, self.env_id, self.overwrite)
+            env.write_episodes(self.monitor_path, self.env_id, self.overwrite, self.begun)
         return env
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +29,29 @@ class EpisodeFile:
         header: what the first line tells.
         extra_columns: columns besides return, length and time.
         overwrite: begin anew, else go on with the file that is there.
+        begun: when the vector env was asked for, in seconds since the epoch. A file that was begun later is of the same
+            env, whose worker has died: it is gone on with.
+
+    Attributes:
+        t_start: when it was begun, in seconds since the epoch; the times of its episodes count from there.
     """
 
-    def __init__(self, path: str, header: Mapping[str, Any], extra_columns: Sequence[str], overwrite: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        header: Mapping[str, Any],
+        extra_columns: Sequence[str],
+        overwrite: bool,
+        begun: float = math.inf,
+    ) -> None:
         if not path.endswith("monitor.csv"):
             path = os.path.join(path, "monitor.csv") if os.path.isdir(path) else f"{path}.monitor.csv"
         path = os.path.realpath(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.t_start: float = header["t_start"]
+        earlier = _start_in(path) if overwrite else None
+        if earlier is not None and earlier >= begun:
+            self.t_start, overwrite = earlier, False
         self._file = open(path, "w" if overwrite else "a", newline="\n")  # noqa: SIM115 - closed by `close`
         self._rows = csv.DictWriter(self._file, ("r", "l", "t", *extra_columns))
         if overwrite:
@@ -52,6 +69,16 @@ class EpisodeFile:
         self._file.close()
 
 
+def _start_in(path: str) -> float | None:
+    """When a file of episodes was begun, as its first line tells; None: it is no such file."""
+    try:
+        with open(path) as file:
+            start = json.loads(file.readline().removeprefix("#"))["t_start"]
+    except (OSError, ValueError, TypeError, KeyError):  # not there, or something else
+        return None
+    return start if isinstance(start, float) else None
+
+
 class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     """Reports every ended episode in ``info["episode"] = {"r": return, "l": length, "t": seconds since construction}``.
 
@@ -64,6 +91,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         reset_keywords: arguments that every reset must have, for the report.
         info_keywords: infos of an episode's last step, for the report.
         override_existing: whether a file of that name is begun anew.
+        begun: see `EpisodeFile`.
     """
 
     stands_for = (MONITOR,)
@@ -76,6 +104,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         reset_keywords: tuple[str, ...] = (),
         info_keywords: tuple[str, ...] = (),
         override_existing: bool = True,
+        begun: float = math.inf,
     ) -> None:
         super().__init__(env)
         self.t_start = time.time()
@@ -91,7 +120,8 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         self._file: EpisodeFile | None = None
         if filename is not None:
             header = {"t_start": self.t_start, "env_id": str(env.spec.id if env.spec is not None else None)}
-            self._file = EpisodeFile(filename, header, (*reset_keywords, *info_keywords), override_existing)
+            self._file = EpisodeFile(filename, header, (*reset_keywords, *info_keywords), override_existing, begun)
+            self.t_start = self._file.t_start
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode.
@@ -173,6 +203,7 @@ class MonitoredEnv:
         monitor_kwargs: for `Monitor`.
         wrapper_class: applied outside of `Monitor`.
         wrapper_kwargs: for it.
+        begun: when it was made, in seconds since the epoch; an env that is built again goes on with its file.
     """
 
     env_id: EnvSpec | Callable[..., gym.Env[Any, Any]]
@@ -182,13 +213,14 @@ class MonitoredEnv:
     monitor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrapper_class: Callable[..., gym.Env[Any, Any]] | None = None
     wrapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    begun: float = field(default_factory=time.time)
 
     def __call__(self) -> gym.Env[Any, Any]:
         """Build it; a registered env is asked for pictures if it can be."""
         env = self._bare_env()
         if self.action_seed is not None:
             env.action_space.seed(self.action_seed)
-        env = Monitor(env, filename=self.monitor_path, **self.monitor_kwargs)
+        env = Monitor(env, filename=self.monitor_path, begun=self.begun, **self.monitor_kwargs)
         return env if self.wrapper_class is None else self.wrapper_class(env, **self.wrapper_kwargs)
 
     def _bare_env(self) -> gym.Env[Any, Any]:
