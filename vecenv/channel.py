@@ -6,7 +6,8 @@ import pickle
 import socket
 import struct
 import sys
-from typing import Any
+from itertools import repeat, starmap
+from typing import Any, NamedTuple
 
 from vecenv.pickling import dumps
 
@@ -20,8 +21,24 @@ _LENGTH = struct.Struct("=Q")
 _CHUNK = 1 << 20
 
 
+class _Received(NamedTuple):
+    """What has come and nobody took.
+
+    Attributes:
+        messages: whole ones, still pickled.
+        chunks: what came after them.
+        wanted: bytes that the chunks must have together to hold another message, as far as they tell.
+    """
+
+    messages: list[bytes]
+    chunks: list[bytes]
+    wanted: int
+
+
 class Channel:
     """One end of a socket pair that carries pickled messages.
+
+    Nothing that has come is lost where a signal handler raises (Ctrl-C), whatever is being done at that moment.
 
     Args:
         connection: the socket; owned by the channel from now on.
@@ -30,7 +47,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)  # whatever default timeout for sockets the user has set, at either end
         self._socket = connection
-        self._received = bytearray()
+        self._received = _Received([], [], _LENGTH.size)
 
     def fileno(self) -> int:
         """Descriptor to poll for reading."""
@@ -81,12 +98,10 @@ class Channel:
         Raises:
             EOFError: the other side is gone.
         """
-        while (data := self._next()) is None:
-            chunk = self._socket.recv(_CHUNK)
-            if not chunk:
+        while not self.has_message():
+            if not self._receive_chunk():
                 raise EOFError
-            self._received += chunk
-        return pickle.loads(data)
+        return pickle.loads(self._received.messages.pop(0))
 
     def read_available(self) -> list[bytes]:
         """Take what has arrived without waiting for more: whole messages, still pickled.
@@ -94,42 +109,63 @@ class Channel:
         Raises:
             EOFError: the other side is gone and no whole message is left.
         """
+        messages: list[bytes] = []
+        self.read_to(messages)
+        return messages
+
+    def read_to(self, inbox: list[Any]) -> None:
+        """Append what `read_available` would give to a list, which has it whatever a signal handler raises meanwhile.
+
+        Raises:
+            EOFError: as there.
+        """
         gone = False
-        while True:
+        while not gone:
             try:
-                chunk = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
+                gone = not self._receive_chunk(socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             except OSError:
                 gone = True
-                break
-            if not chunk:
-                gone = True
-                break
-            self._received += chunk
-        messages = []
-        while (data := self._next()) is not None:
-            messages.append(data)
-        if gone and not messages:
+        if self.has_message():
+            messages = self._received.messages
+            inbox.extend(starmap(messages.pop, repeat((0,), len(messages))))  # in C from list to list, see below
+        elif gone:
             raise EOFError
-        return messages
 
     def has_message(self) -> bool:
         """Whether a whole message has been received that nobody took yet; no poll would tell of it."""
-        size = len(self._received)
-        return size >= _LENGTH.size and size >= _LENGTH.size + int(_LENGTH.unpack_from(self._received)[0])
+        self._split()
+        return bool(self._received.messages)
 
-    def _next(self) -> bytes | None:
-        if not self.has_message():
-            return None
-        stop = _LENGTH.size + int(_LENGTH.unpack_from(self._received)[0])
-        data = bytes(self._received[_LENGTH.size : stop])
-        del self._received[:stop]
-        return data
+    def _receive_chunk(self, flags: int = 0) -> bool:
+        """Receive something; False: the other side is gone."""
+        chunks = self._received.chunks
+        # In C from the system call to the list, as in `vecenv.native_calls`: no signal handler runs in between.
+        chunks.extend(starmap(self._socket.recv, [(_CHUNK, flags)]))
+        return bool(chunks[-1])
+
+    def _split(self) -> None:
+        """Find the whole messages in what has been received."""
+        messages, chunks, wanted = self._received
+        if sum(map(len, chunks)) < wanted:
+            return
+        data, start, whole = b"".join(chunks), 0, list(messages)
+        while (stop := _stop_of_message(data, start)) <= len(data):
+            whole.append(data[start + _LENGTH.size : stop])
+            start = stop
+        # One assignment: whatever a signal handler raises leaves the one state or the other.
+        self._received = _Received(whole, [data[start:]] if start < len(data) else [], stop - start)
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def _stop_of_message(data: bytes, start: int) -> int:
+    """Where the message that begins at a place stops, as far as the bytes that are there tell."""
+    stop = start + _LENGTH.size
+    return stop if stop > len(data) else stop + int(_LENGTH.unpack_from(data, start)[0])
 
 
 def framed(data: bytes) -> bytes:

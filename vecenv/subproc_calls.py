@@ -102,6 +102,7 @@ class WorkerCalls(SendRecvVecEnv):
     def _send_step(self, slot: int, wide: bool) -> None:
         self._doing = "step"
         self._raise_deaths()
+        self._drop_messages()
         self._move_envs()
         if not self._actions_fixed:
             for worker, own in enumerate(self._group.rows):
@@ -122,6 +123,7 @@ class WorkerCalls(SendRecvVecEnv):
 
     def _send(self, messages: Sequence[bytes | None], state: AsyncState) -> None:
         self._raise_deaths()
+        self._drop_messages()
         self._sequence += 1
         self._control.sequence[0] = self._sequence
         self._early_copy = None
@@ -170,7 +172,7 @@ class WorkerCalls(SendRecvVecEnv):
             raise
         if self._doing == "step" and self._recovery.restarts:
             self._recovery.note_finished_step(self._done, restarted)
-        replies = self._group.take_messages()
+        replies = self._group.inboxes.take()
         if not replies:
             return replies
         failures: list[EnvFailure] = []
@@ -188,8 +190,8 @@ class WorkerCalls(SendRecvVecEnv):
         return replies
 
     def _drop_messages(self) -> None:
-        """Take what the workers told of a call that has failed; info fields are announced only once."""
-        for messages in self._group.take_messages():
+        """Take what workers told of a call that failed or was interrupted; info fields are announced only once."""
+        for messages in self._group.inboxes.take():
             for kind, value in messages:
                 if kind == "columns":
                     self._add_columns(value)
@@ -241,7 +243,7 @@ class WorkerCalls(SendRecvVecEnv):
         self._group.send(worker, message, self._doing)
         if not self._group.wait(self._doing, self._recovery.time_left(), [worker]):
             self._group.end_late(worker, self._doing)
-        return results_by_row([self._group.take_results(worker)])
+        return results_by_row([self._group.inboxes.take_results(worker)])
 
     def _take_objects(self, kind: str, value: dict[int, Any]) -> None:
         target = self._objects if kind == "observations" else self._final_objects

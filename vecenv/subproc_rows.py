@@ -162,7 +162,7 @@ class WorkerRows(WorkerCalls):
             self._send_to_owners("row_actions", steps)
 
     def _take_row_messages(self) -> None:
-        for messages in self._group.take_messages():
+        for messages in self._group.inboxes.take():
             for kind, value in messages:
                 self._take_row_message(kind, value)
 

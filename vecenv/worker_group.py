@@ -16,11 +16,11 @@ from gymnasium.error import ClosedEnvironmentError
 from vecenv.buffers import create_block_file, reserve_block
 from vecenv.channel import Channel, framed
 from vecenv.errors import LATE, WorkerDied
+from vecenv.inboxes import Inboxes
 from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
 from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal, poll_milliseconds
-from vecenv.slice_replies import loads_by_row
 from vecenv.worker_process import WorkerProcess, launch_worker
 
 #: After asking in vain, how long a worker that ends by SIGTERM gets before SIGKILL, in seconds.
@@ -51,6 +51,7 @@ class WorkerGroup:
         rows: indices of each worker's envs; balancing changes them.
         processes: handles, one per worker.
         deaths: workers that ended unasked, with the error that tells of it.
+        inboxes: messages of the workers that have arrived.
         closed: whether the workers were ended on purpose, by `close` or at the exit of the interpreter.
     """
 
@@ -66,7 +67,7 @@ class WorkerGroup:
         self._lifelines: dict[int, int] = {}
         self._block_fd: int | None = None
         self._poller = select.poll()
-        self._inboxes: list[list[Any]] = [[] for _ in self.rows]
+        self.inboxes = Inboxes(len(self.rows))
         self._control: Control | None = None
         self._short_wait = ShortWait()
         self._worker_of: dict[int, int] = {}
@@ -116,15 +117,14 @@ class WorkerGroup:
             WorkerDied: the worker ended, or was killed since `timeout` seconds were over.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._inboxes[worker]:
+        while not self.inboxes.count(worker):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 self.end_late(worker, "construction")
             if worker in self.deaths:
                 raise self.deaths[worker]
             self.take_events(left, "construction")
-        message: tuple[str, Any] = self._inboxes[worker].pop(0)
-        return message
+        return self.inboxes.take_first(worker)
 
     def reserve(self, size: int) -> int:
         """Give the shared block its size in bytes and return its descriptor.
@@ -163,7 +163,7 @@ class WorkerGroup:
             # A worker that is sending itself does not read before its own words have been taken.
             for _, event in poller.poll(1000):
                 if event & ~select.POLLOUT:
-                    self._read_channel(worker, doing)
+                    self.read_now(worker, doing)
             if not self.processes[worker].is_alive():
                 self.note_death(worker, doing)
 
@@ -192,7 +192,7 @@ class WorkerGroup:
             answered: told of the rows of workers that have answered while others have not.
 
         Returns:
-            False when the time is over first. Deaths stand in `deaths`, messages are had from `take_messages`.
+            False when the time is over first. Deaths stand in `deaths`, messages in `inboxes`.
         """
         workers = range(len(self.rows)) if workers is None else workers
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -219,23 +219,6 @@ class WorkerGroup:
         self._short_wait.slept()
         return True
 
-    def take_messages(self) -> list[list[tuple[str, Any]]]:
-        """Hand out the messages of all workers that have arrived; empty when there are none."""
-        if not any(self._inboxes):
-            return []
-        inboxes, self._inboxes = self._inboxes, [[] for _ in self.rows]
-        return inboxes
-
-    def take_results(self, worker: int) -> list[tuple[str, Any]]:
-        """Hand out the results of one worker and leave its other messages."""
-        results = [message for message in self._inboxes[worker] if message[0] == "results"]
-        self._inboxes[worker] = [message for message in self._inboxes[worker] if message[0] != "results"]
-        return results
-
-    def read_now(self, worker: int, doing: str) -> None:
-        """Read what a worker has sent so far."""
-        self._read_channel(worker, doing)
-
     def unanswered(self) -> list[int]:
         """Workers that have not answered the newest call."""
         return self._unanswered(range(len(self.rows)))
@@ -253,7 +236,7 @@ class WorkerGroup:
         return [
             worker
             for worker in workers
-            if (answered[worker] != sequence or len(self._inboxes[worker]) < counts[worker])
+            if (answered[worker] != sequence or self.inboxes.count(worker) < counts[worker])
             and worker not in self.deaths
         ]
 
@@ -264,20 +247,18 @@ class WorkerGroup:
                 raise ClosedEnvironmentError(f"`{doing}` was waited for while the vector env was closed")
             worker = self._worker_of.get(descriptor)
             if worker is not None:
-                self._read_channel(worker, doing)
+                self.read_now(worker, doing)
                 if descriptor == self.processes[worker].pidfd:
                     self.note_death(worker, doing)
             elif self._answers is not None:
                 self._answers.clear()
 
-    def _read_channel(self, worker: int, doing: str) -> None:
+    def read_now(self, worker: int, doing: str) -> None:
+        """Read what a worker has sent so far; a death is noted in `deaths`."""
         try:
-            messages = self._channels[worker].read_available()
+            self.inboxes.read(worker, self._channels[worker], self.processes[worker].pid)
         except EOFError:
             self.note_death(worker, doing)
-            return
-        for data in messages:
-            self._inboxes[worker].append(loads_by_row(data, self.processes[worker].pid))
 
     def note_death(self, worker: int, doing: str) -> None:
         """Note in `deaths` that a worker has ended; a second call does nothing."""
@@ -304,7 +285,7 @@ class WorkerGroup:
         self._commands[worker].close()
         os.close(self._lifelines.pop(worker))
         self.processes[worker].release()
-        self._inboxes[worker] = []
+        self.inboxes.clear(worker)
         self._launch(worker)
         self.send(worker, dumps(config), "construction")
 
