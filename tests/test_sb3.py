@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -29,12 +30,13 @@ from stable_baselines3.common.vec_env import VecEnv as TheirVecEnv
 import vecenv
 import vecenv.addressable_env
 import vecenv.backend_choice
+from vecenv.env_state import dump_env
 from vecenv.errors import EnvError, UnknownSetting, WorkerDied
 from vecenv.factory import BACKENDS
 from vecenv.per_env import batch_of_actions
 from vecenv.preprocess.config import PRESETS
 from vecenv.sb3 import SubprocVecEnv, SyncVecEnv, make_atari_env, make_vec_env, wrap
-from vecenv.sb3_atari import MonitoredAtariEnv
+from vecenv.sb3_atari import MonitoredAtari, MonitoredAtariEnv
 from vecenv.sb3_monitor import Monitor, MonitoredEnv
 from vecenv.toy_envs import CountEnv, EchoEnv, NestedEnv
 
@@ -578,6 +580,45 @@ def test_atari_reports_count_what_the_start_of_a_game_earned() -> None:
         total += reward
         ended = terminated or truncated
     assert (info["episode"]["r"], info["episode"]["l"]) == (earned + total, noops + 40)
+
+
+def test_atari_reports_go_on_from_a_state() -> None:
+    pytest.importorskip("ale_py")
+    config = dataclasses.replace(PRESETS["sb3"], stack_size=1, max_episode_frames=1200)
+    env = MonitoredAtariEnv("pong", config)
+    env.reset(seed=6)
+    total = sum(env.step(0)[1] for _ in range(200))
+    assert total != 0  # the opponent has scored
+    twin = pickle.loads(pickle.dumps(env))
+    reports = []
+    for each in (env, twin):
+        ended = False
+        while not ended:
+            _, _, terminated, truncated, info = each.step(0)
+            ended = terminated or truncated
+        reports.append((info["episode"]["r"], info["episode"]["l"]))
+    assert reports[0] == reports[1]
+    assert twin.t_start == env.t_start
+    state = {key: value for key, value in env.__getstate__().items() if key != "counted"}
+    twin.__setstate__(state)  # as earlier versions saved it
+    assert twin.game_over
+
+
+def test_an_atari_env_that_writes_a_file_is_not_moved_or_saved(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    config = dataclasses.replace(PRESETS["sb3"], stack_size=1)
+    made = MonitoredAtari("PongNoFrameskip-v4", "pong", config, monitor_path=str(tmp_path / "0"))
+    starts = []
+    for _ in range(2):  # the second time as after a restart
+        env = made()
+        env.reset(seed=0)
+        with pytest.raises(TypeError, match="writes its episodes into a file"):
+            pickle.dumps(env)
+        with pytest.raises(TypeError, match="MonitoredAtariEnv cannot be saved"):
+            dump_env(env, None)
+        env.close()
+        starts.append(env.t_start)
+    assert starts[0] == starts[1]
 
 
 def test_atari_settings_of_the_pipeline_and_of_their_wrapper() -> None:

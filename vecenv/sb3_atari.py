@@ -91,6 +91,17 @@ class MonitoredAtariEnv(AtariEnv):
                 self._file.write(infos["episode"])
         return reward, terminated, truncated, infos
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self._file is not None:  # two envs would write into it, or none
+            raise TypeError("it writes its episodes into a file, which stays where it is")
+        counted = (self.t_start, self._total, self._total_is_over, self._last_frame)
+        return {**super().__getstate__(), "counted": counted}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "counted" in state:  # earlier versions did not save it
+            self.t_start, self._total, self._total_is_over, self._last_frame = state["counted"]
+
     def close(self) -> None:
         """See `AtariEnv.close`."""
         super().close()
