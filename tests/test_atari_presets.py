@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import zlib
 from typing import Any
 
 import numpy as np
@@ -264,6 +265,7 @@ def test_states_and_pickles_go_on_bit_for_bit(config: AtariConfig) -> None:
         expected, expected_end = play_on(env, actions[position : position + 130], ended)
         ends += sum(len(result) == 2 for result in expected)
         for twin in (copy, other):
+            assert twin.np_random_seed == env.np_random_seed == 0
             got, got_end = play_on(twin, actions[position : position + 130], ended)
             assert got_end == expected_end
             for one, two in zip(got, expected, strict=True):
@@ -272,6 +274,18 @@ def test_states_and_pickles_go_on_bit_for_bit(config: AtariConfig) -> None:
             assert (twin.unclipped_reward, twin.game_over) == (env.unclipped_reward, env.game_over)
         env.set_state(state)  # back to where it was saved
     assert ends > 0
+
+
+def test_states_that_earlier_versions_saved_without_the_seed_keep_their_generator() -> None:
+    config = AtariConfig(conventions="gymnasium")
+    env, other = AtariEnv("pong", config), AtariEnv("pong", config)
+    env.reset(seed=0)
+    values = pickle.loads(zlib.decompress(env.get_state()))
+    del values["generator_seed"]
+    other.set_state(zlib.compress(pickle.dumps(values)))
+    assert other.np_random_seed == -1
+    np.testing.assert_array_equal(other.reset()[0], env.reset()[0])
+    assert other.np_random.bit_generator.state == env.np_random.bit_generator.state
 
 
 def test_states_of_other_games_and_settings_are_refused() -> None:

@@ -252,6 +252,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
             "game": self._game.get_state(),
             "frames": self._frames.get_state(),
             "generator": self.np_random,
+            "generator_seed": self._np_random_seed,
             "latest": (self.unclipped_reward, self.game_over, self._reported_life),
         }
         return zlib.compress(pickle.dumps(state), 1)
@@ -273,6 +274,8 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
         self._game.set_state(values["game"])
         self._frames.set_state(values["frames"])
         self._np_random = self._game.generator = values["generator"]
+        # With None, Gymnasium would put another generator there when asked for the seed; -1 stands for an unknown one.
+        self._np_random_seed = values.get("generator_seed", -1)
         self.unclipped_reward, self.game_over, self._reported_life = values["latest"]
         self._started = True
 
@@ -281,13 +284,14 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
             "arguments": (self.rom, self.config, self.render_mode),
             "state": self.get_state() if self._started else None,
             "generator": self._np_random,
+            "generator_seed": self._np_random_seed,
             "spec": self.spec,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["arguments"])  # type: ignore[misc]
         self.spec = state["spec"]
-        self._np_random = state["generator"]
+        self._np_random, self._np_random_seed = state["generator"], state.get("generator_seed")
         if state["state"] is not None:
             self.set_state(state["state"])
 
