@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -214,6 +215,63 @@ def test_asynchronous_steps_belong_together(vector_env_class: Any) -> None:
     assert counts.sum() == 2 * rounds
     assert counts.min() > 0
     envs.close()
+
+
+def test_a_failure_takes_no_finished_step_along() -> None:
+    env_fns = [CountEnv, partial(CountEnv, 1, fails_at=1), partial(CountEnv, 2)]
+    envs = DummyVectorEnv(env_fns, timeout=30)  # with a limit, steps are fetched one by one
+    envs.reset()
+    with pytest.raises(EnvError, match="boom from env 1"):
+        envs.step([0, 0, 0])
+    assert sorted(envs.waiting_id) == [0, 2]
+    observations, *_, infos = envs.step(None)
+    assert [info["env_id"] for info in infos] == [0, 2]
+    assert observations.tolist() == [[0, 0, 1], [2, 0, 1]]
+    assert envs.waiting_id == []
+    assert sorted(envs.ready_id) == [0, 1, 2]
+    assert envs.reset([1])[0].tolist() == [[1, 1, 0]]
+
+
+def test_a_timeout_that_an_env_raises_is_raised() -> None:
+    class LateEnv(CountEnv):
+        def step(self, action: Any) -> Any:
+            raise multiprocessing.TimeoutError("a simulator did not answer")
+
+    envs = DummyVectorEnv([CountEnv, LateEnv], timeout=30)
+    envs.reset()
+    with pytest.raises(EnvError, match="did not answer"):
+        envs.step([0, 0])
+    assert [info["env_id"] for info in envs.step(None)[4]] == [0]
+
+
+def test_a_ctrl_c_takes_no_finished_step_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = DummyVectorEnv([CountEnv, partial(CountEnv, 1)], timeout=30)
+    receive = envs._receive
+
+    def interrupted(count: int, timeout: float | None = None) -> Any:
+        if timeout is not None:  # there is a row already
+            raise KeyboardInterrupt
+        return receive(count, timeout)
+
+    envs.reset()
+    with monkeypatch.context() as patched:
+        patched.setattr(envs, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0])
+    assert [info["env_id"] for info in envs.step(None)[4]] == [0, 1]
+    assert envs.waiting_id == []
+
+
+def test_a_step_that_fails_during_a_reset_leaves_no_row_of_the_reset_behind() -> None:
+    envs = DummyVectorEnv([CountEnv, partial(CountEnv, 1, fails_at=1), partial(CountEnv, 2)], wait_num=1)
+    envs.reset()
+    assert [info["env_id"] for info in envs.step([0, 0, 0])[4]] == [0]
+    with pytest.raises(EnvError, match="boom from env 1"):
+        envs.reset([0])
+    assert envs.waiting_id == [2]
+    assert sorted(envs.ready_id) == [0, 1]
+    assert [info["env_id"] for info in envs.step(None)[4]] == [2]
+    assert envs.reset([0, 1])[0].tolist() == [[0, 2, 0], [1, 1, 0]]
 
 
 def test_what_wait_num_and_timeout_may_be() -> None:

@@ -185,7 +185,7 @@ class VectorEnvAdapter(BaseVectorEnv):
 
     def _settle(self, ids: Sequence[int]) -> None:
         self.waiting_id = [env_id for env_id in self.waiting_id if env_id not in ids]
-        self.ready_id += ids
+        self.ready_id += [env_id for env_id in ids if env_id not in self.ready_id]
 
     def _receive(self, count: int, timeout: float | None = None) -> list[_Row]:
         """Wait for some rows, the first to finish first."""
@@ -210,17 +210,39 @@ class VectorEnvAdapter(BaseVectorEnv):
         ]
 
     def _receive_these(self, ids: set[int]) -> dict[int, _Row]:
-        """Wait for certain rows; steps of others that are finished meanwhile are kept for `_gather`."""
+        """Wait for certain rows; steps of others that are finished meanwhile are kept for `_gather`.
+
+        Where others are stepping, what an env raises is raised once all of these rows are there: those that were left
+        would be taken for steps.
+        """
         rows: dict[int, _Row] = {}
+        failure: EnvError | None = None
         while missing := len(ids) - len(rows):
-            for row in self._receive(missing if len(self.waiting_id) == len(ids) else 1):
-                (rows if row.env_id in ids else self._early)[row.env_id] = row
+            try:
+                for row in self._receive(missing if len(self.waiting_id) == len(ids) else 1):
+                    (rows if row.env_id in ids else self._early)[row.env_id] = row
+            except EnvError as error:
+                if not self.is_async:
+                    raise
+                failure = error if failure is None else failure
+                ids = ids.difference(failed.env_index for failed in error.failures)
+        if failure is not None:
+            raise failure
         return rows
 
     def _gather(self) -> list[_Row]:
         """Rows of asynchronous steps: `wait_num` of them, or those that are there when the time is over."""
         wanted = min(self.wait_num, len(self.waiting_id))
         rows = [self._early.pop(env_id) for env_id in list(self._early)[:wanted]]
+        try:
+            self._gather_into(rows, wanted)
+        except BaseException:  # they are for the next step: their envs are still waiting
+            self._early = {row.env_id: row for row in rows} | self._early
+            raise
+        self._settle([row.env_id for row in rows])
+        return rows
+
+    def _gather_into(self, rows: list[_Row], wanted: int) -> None:
         end = None if self.timeout is None else time.monotonic() + self.timeout
         while len(rows) < wanted:
             try:
@@ -228,10 +250,10 @@ class VectorEnvAdapter(BaseVectorEnv):
                     rows += self._receive(wanted - len(rows))
                 else:  # without any row the time does not count: an answer holds at least one
                     rows += self._receive(1, max(0.0, end - time.monotonic()) if rows else None)
-            except TimeoutError:
-                break
-        self._settle([row.env_id for row in rows])
-        return rows
+            except TimeoutError as error:
+                if isinstance(error, EnvError):  # an env has raised it
+                    raise
+                return
 
     def _result(self, rows: list[_Row]) -> tuple[npt.NDArray[Any], ...]:
         for row in rows:
