@@ -113,7 +113,7 @@ def test_nested_spaces_equal_gymnasium(make):
 @pytest.mark.parametrize("copy_mode", [True, False])
 @pytest.mark.parametrize("mode", list(AutoresetMode)[:2])
 def test_results_stay_as_they_were(make, mode, copy_mode):
-    """Nothing that was returned changes later; with copy=False observations last for `slots` calls."""
+    """Nothing that was returned changes later; with copy=False observations last while `slots - 1` calls follow."""
     slots = 12
     envs = make(count_fns(), autoreset_mode=mode, copy=copy_mode, slots=slots, statistics=True)
     kept = [envs.reset()]
@@ -135,6 +135,22 @@ def test_views_of_the_ring(make):
         before = envs.slot
         observations, *_ = envs.step([0, 0, 0])
         assert envs.slot == (before + 1) % 3
+
+
+def test_views_last_for_one_call_less_than_there_are_slots_and_until_a_row_is_sent_alone(make):
+    envs = make([functools.partial(CountEnv, uid=uid, length=99) for uid in range(3)], copy=False, slots=3)
+    observations, _ = envs.reset()
+    for _ in range(2):
+        envs.step([0, 0, 0])
+        assert observations[:, 2].tolist() == [0, 0, 0]
+    envs.step([0, 0, 0])
+    assert observations[:, 2].tolist() == [3, 3, 3]
+    envs.batch_size = 1
+    envs.send([0], [1])
+    received = envs.recv(timeout=30)[0]
+    assert observations[:, 2].tolist() == [3, 4, 3]  # the newest slot
+    assert received.tolist() == [[1, 0, 4]]
+    assert not np.shares_memory(received, envs.observation_slots)
 
 
 @pytest.mark.parametrize("reuses", [False, True])

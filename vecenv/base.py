@@ -161,7 +161,8 @@ class VecEnv(CallOrder, VectorEnv[Any, Any, Any]):
     def observation_slots(self) -> Any:
         """`[slots, num_envs, ...]`: the ring that envs write their observations into (a nest of arrays for nests).
 
-        The memory stays the vector env's: a slot is valid until the ring comes round to it again.
+        The memory stays the vector env's: a slot is valid for `slots - 1` further calls of `reset` and `step`. Rows
+        that are sent alone are written into the newest one.
 
         Raises:
             TypeError: observations of this space do not lie in arrays.

@@ -304,7 +304,7 @@ class CompiledVecEnv(CompiledAttributes, VecEnv):
     def observation_slots(self) -> Any:
         """`[slots, num_envs, ...]`: the ring of observations; with ``copy=True`` filled once it was asked for.
 
-        The memory stays the vector env's: a slot is valid until the ring comes round to it again.
+        The memory stays the vector env's: a slot is valid for `slots - 1` further calls.
         """
         self._keeps_ring = True
         self._catch_up()

@@ -76,7 +76,7 @@ def make_vec(
         preprocess: Atari only: preset name, `AtariConfig`, ``"none"``, or None for the preset ``"ale"`` (envpool:
             ``"envpool"``).
         copy: whether returned observations belong to the caller; see `VectorSettings`.
-        slots: length of the observation ring.
+        slots: length of the observation ring; with ``copy=False`` observations last for `slots - 1` further calls.
         statistics: whether ended episodes are reported in ``infos["episode"]``.
         seed: for the first reset that gets none; where envs fail in it, the next try gets it again.
         wrappers: applied to every env, innermost first.

@@ -89,7 +89,8 @@ class SendRecvVecEnv(VecEnv):
 
         Returns:
             As `step`, with `batch_size` rows in the order in which the envs finished (in env order where `batch_size`
-            is `num_envs`); ``infos["env_id"]``, `[batch_size] int64`, says whose they are. Always the caller's own.
+            is `num_envs`); ``infos["env_id"]``, `[batch_size] int64`, says whose they are. The caller's own, but for
+            observations of a batch that was sent whole with ``copy=False``.
 
         Raises:
             NoAsyncCallError: fewer than `batch_size` envs are outstanding.

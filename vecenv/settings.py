@@ -25,9 +25,10 @@ class VectorSettings:
 
     Attributes:
         autoreset_mode: what happens when an episode ends.
-        copy: whether returned observations belong to the caller. False: they are views of the ring, valid until it
-            comes round again, `slots` calls of `reset` or `step` later.
-        slots: length of the ring of observation batches, at least 1.
+        copy: whether returned observations belong to the caller. False: those of `reset` and `step` are views of the
+            ring, valid for `slots - 1` further calls of the two: the one after those writes there again. Rows that are
+            sent alone are written into the newest slot, which changes what was returned last.
+        slots: length of the ring of observation batches, at least 1; 1: every call writes over the one before.
         statistics: whether ended episodes are reported in ``infos["episode"]``.
         seed: for the first `reset` that gets none; where envs fail in it, the next try gets it again.
         observation_mode: how observation spaces are batched. ``"same"``: all are equal. ``"different"``: shapes and
