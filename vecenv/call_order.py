@@ -55,7 +55,7 @@ class CallOrder:
             )
 
     def _check_failed_selected(self, rows: Iterable[int], cause: Exception | None = None) -> None:
-        if not self._failed <= set(rows):
+        if self._failed and not self._failed <= set(rows):
             raise ResetNeeded(
                 f"reset: environments {sorted(self._failed)} failed before; select them in reset_mask"
             ) from cause
