@@ -325,6 +325,24 @@ def test_three_deaths_without_a_step_are_final():
         assert deaths == 2
 
 
+def test_a_step_that_is_interrupted_while_an_actor_is_replaced_leaves_that_to_the_next(monkeypatch):
+    """The new actor was asked for steps though it had no envs."""
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with ray_envs(count_fns(), on_worker_failure="restart") as envs:
+        envs.reset(seed=1)
+        kill(envs, 1)
+        for _ in range(3):
+            with monkeypatch.context() as patched:
+                patched.setattr(envs._group, "introduced", interrupted)
+                with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+                    for _ in range(2):  # the signal may come after the first step was finished
+                        envs.step([0] * 4)
+        np.testing.assert_array_equal(envs.step([0] * 4)[3], [False, False, True, True])
+
+
 def test_a_step_that_takes_too_long(tmp_path):
     fns = [CountEnv, functools.partial(AnnouncingGateEnv, 1, str(tmp_path / "never"))]
     with ray_envs(fns, step_timeout=3.0, on_worker_failure="restart") as envs:

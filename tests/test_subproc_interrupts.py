@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import signal
 import socket
 import sys
 
@@ -17,6 +18,7 @@ import vecenv.slice_replies
 from vecenv import SubprocVecEnv, SyncVecEnv
 from vecenv.channel import Channel, framed
 from vecenv.inboxes import Inboxes
+from vecenv.recovery import derived_seed
 from vecenv.slice_replies import dumps_by_row
 from vecenv.testing import CountEnv, InfoEnv, assert_same
 
@@ -124,3 +126,86 @@ def test_messages_of_a_call_that_was_interrupted_at_its_end_do_not_count_for_the
         observations, _, _, _, infos = envs.step([0] * 4)
         np.testing.assert_array_equal(observations[:, 2], [2] * 4)
         assert infos["text"].tolist() == ["step 2"] * 4
+
+
+# -- replacing --------------------------------------------------------------------------------------------------------
+
+
+def kill(envs, worker):
+    envs.processes[worker].kill()
+    envs.processes[worker].join(10)
+
+
+def interrupt(patched, envs, name, doing):
+    """Let a method of the group be interrupted, where what is done with one worker alone has that name (None: any)."""
+    function = getattr(envs._group, name)
+
+    def interrupted(*arguments, **keywords):
+        if doing is None or (doing in arguments and "answered" not in keywords):
+            raise KeyboardInterrupt
+        return function(*arguments, **keywords)
+
+    patched.setattr(envs._group, name, interrupted)
+
+
+@pytest.mark.parametrize(
+    ("name", "doing"),
+    [("_launch", None), ("send", "construction"), ("first_message", None), ("wait", "construction"), ("wait", "step")],
+)
+def test_a_step_that_is_interrupted_while_a_worker_is_replaced_leaves_that_to_the_next(name, doing, monkeypatch):
+    """The new worker was half done, and the next step waited for it for ever; or it answered late, for the next one."""
+    with SubprocVecEnv(count_fns(), num_workers=2, on_worker_failure="restart") as envs:
+        envs.reset(seed=1)
+        before = envs.step([0] * 4)[0]
+        kill(envs, 1)
+        for _ in range(4):  # three deaths would be too many
+            with monkeypatch.context() as patched:
+                interrupt(patched, envs, name, doing)
+                with pytest.raises(KeyboardInterrupt):
+                    envs.step([0] * 4)
+        envs.step_async([0] * 4)
+        observations, _, _, truncations, infos = envs.step_wait(timeout=30)
+        assert truncations.tolist() == infos["worker_restarted"].tolist() == [False, False, True, True]
+        np.testing.assert_array_equal(observations[2:], before[2:])
+        np.testing.assert_array_equal(envs.step([0] * 4)[0][:, 2], [7, 7, 0, 0])
+        assert envs.np_random_seed[2:] == (derived_seed(1, 2, 1), derived_seed(1, 3, 1))  # it has died once
+
+
+@pytest.mark.parametrize(("name", "doing"), [("_launch", None), ("first_message", None), ("wait", "construction")])
+def test_rows_that_are_interrupted_while_a_worker_is_replaced_can_be_received(name, doing, monkeypatch):
+    with SubprocVecEnv(count_fns(), num_workers=2, batch_size=2, on_worker_failure="restart") as envs:
+        envs.reset(seed=1)
+        kill(envs, 1)
+        envs.send_reset(options={"reset_mask": np.array([False, False, True, True]), "level": 7})
+        for _ in range(4):
+            with monkeypatch.context() as patched:
+                interrupt(patched, envs, name, doing)
+                with pytest.raises(KeyboardInterrupt):
+                    envs.recv(timeout=30)
+        observations, _, _, truncations, infos = envs.recv(timeout=30)
+        np.testing.assert_array_equal(observations, [[2, 0, 0], [3, 0, 0]])
+        assert not truncations.any()
+        assert infos["options"].tolist() == ["{'level': 7}"] * 2
+
+
+def test_an_env_that_changes_its_worker_arrives_there_before_an_interrupt(monkeypatch):
+    """It was in two workers, or the late answer of one was taken for that to the step."""
+    fns = [functools.partial(CountEnv, uid=uid, length=2) for uid in range(4)]
+    with SubprocVecEnv(fns, num_workers=2, balance=True) as ours, SyncVecEnv(fns) as reference:
+        assert_same(ours.reset(seed=1), reference.reset(seed=1))
+        for _ in range(2):
+            assert_same(ours.step([0] * 4), reference.step([0] * 4))
+        ours._control.step_seconds[:] = [0.02, 0.001, 0.001, 0.001]
+        wait = ours._group.wait
+
+        def interrupted(*arguments):
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+            return wait(*arguments)
+
+        monkeypatch.setattr(ours._group, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours.step([0] * 4)
+        assert ours._group.rows == [[0], [1, 2, 3]]
+        for _ in range(5):
+            assert_same(ours.step([0] * 4), reference.step([0] * 4))

@@ -11,6 +11,8 @@ from gymnasium.error import ResetNeeded
 
 #: Stands in `WorkerDied.doing` where we have killed the worker ourselves.
 LATE = "(longer than step_timeout)"
+#: Likewise, where a call was interrupted that it would have answered too late.
+INTERRUPTED = "(interrupted)"
 
 
 class VecEnvError(RuntimeError):
@@ -73,7 +75,7 @@ class WorkerDied(VecEnvError):
         self.advice = advice
         super().__init__(
             f"worker process {pid} (environments {describe_indices(self.env_indices)}) died during `{doing}`: "
-            f"{describe_exit(exitcode, reason_known=LATE in doing)}. {advice}."
+            f"{describe_exit(exitcode, reason_known=LATE in doing or INTERRUPTED in doing)}. {advice}."
         )
 
     def __reduce__(self) -> tuple[type[WorkerDied], tuple[Any, ...]]:

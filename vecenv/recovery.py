@@ -7,6 +7,7 @@ with a seed derived from `SeedSequence((seed, env index, restart count))`, so th
 same results. A worker that dies three times without finishing a step is given up until the user resets.
 
 With `step_timeout` the repeated call has the limit to itself, and building envs anew a generous one of its own.
+Where a Ctrl-C interrupts all this, the worker is as dead as it was, and the next call begins anew with it.
 """
 
 from __future__ import annotations
@@ -160,9 +161,22 @@ class Replacements:
             count = self._restarts[worker]
             self.on_trial[worker] = set(self._workers.rows[worker])
             derived = tuple(derived_seed(seeds[row], row, count) for row in self._workers.rows[worker])
-            if start_again(worker, derived) and worker not in replaced:
+            try:
+                started = start_again(worker, derived)
+            except WorkerDied:
+                raise
+            except BaseException:  # Ctrl-C, say
+                self._workers.deaths[worker] = death
+                self.take_back(worker)
+                raise
+            if started and worker not in replaced:
                 replaced.append(worker)
         return replaced
+
+    def take_back(self, worker: int) -> None:
+        """Forget that a worker was replaced since that was interrupted: the same death must not count twice."""
+        self._strikes[worker] -= 1
+        self._restarts[worker] -= 1
 
 
 class Recovery(Replacements):
@@ -206,6 +220,13 @@ class Recovery(Replacements):
         rows = self._group.rows[worker]
         last = None if objects is None else {row: objects[row] for row in rows if row in objects}
         config = replace(self._config_of(worker), restart_seeds=seeds, last_observations=last)
+        try:
+            return self._build_again(worker, config, plan)
+        except BaseException:  # half done it knows nothing of the block, and would be waited for for ever
+            self._group.discard(worker)
+            raise
+
+    def _build_again(self, worker: int, config: WorkerConfig, plan: BlockPlan) -> bool:
         self._group.replace(worker, config)
         try:
             kind, value = self._group.first_message(worker, self.build_limit)

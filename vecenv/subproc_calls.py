@@ -14,9 +14,10 @@ from gymnasium.vector.async_vector_env import AsyncState
 from vecenv.balance import Balancer
 from vecenv.early_copy import EarlyCopy
 from vecenv.env_failures import env_failure
-from vecenv.errors import LATE, EnvFailure, WorkerDied, env_error
+from vecenv.errors import INTERRUPTED, LATE, EnvFailure, WorkerDied, env_error
 from vecenv.info_arena import InfoArena, RowInfoError
 from vecenv.infos import Infos
+from vecenv.interrupts import interrupts_afterwards
 from vecenv.pickling import dumps, dumps_options
 from vecenv.protocol import BlockPlan, Control
 from vecenv.recovery import Recovery
@@ -89,15 +90,21 @@ class WorkerCalls(SendRecvVecEnv):
                 return
             row, source, target = move
             candidates.discard(row)
-            self._sequence += 1
-            self._control.sequence[0] = self._sequence
-            data = self._ask(source, dumps(("offer", row))).get(row)
-            if data is None or not self._ask(target, dumps(("adopt", row, data))).get(row):
-                self._balancer.refuse(row)
-                continue
-            self._ask(source, dumps(("let_go", row)))
-            self._group.rows[source].remove(row)
-            self._group.rows[target] = sorted([*self._group.rows[target], row])
+            with interrupts_afterwards():  # half-way the env would be in two workers
+                if not self._move(row, source, target):
+                    self._balancer.refuse(row)
+
+    def _move(self, row: int, source: int, target: int) -> bool:
+        """Let an env change its worker; False: it cannot."""
+        self._sequence += 1
+        self._control.sequence[0] = self._sequence
+        data = self._ask(source, dumps(("offer", row))).get(row)
+        if data is None or not self._ask(target, dumps(("adopt", row, data))).get(row):
+            return False
+        self._group.rows[source].remove(row)
+        self._group.rows[target] = sorted([*self._group.rows[target], row])
+        self._ask(source, dumps(("let_go", row)))
+        return True
 
     def _send_step(self, slot: int, wide: bool) -> None:
         self._doing = "step"
@@ -230,7 +237,11 @@ class WorkerCalls(SendRecvVecEnv):
                 restarted.update(self._group.rows[worker])
                 self._arena.clear(self._group.rows[worker])
                 asked = self._resets[worker] if self._doing == "reset" else dumps(("step",))
-                self._ask(worker, asked or dumps(("reset", self._next_slot(), [], [], None)))
+                try:
+                    self._ask(worker, asked or dumps(("reset", self._next_slot(), [], [], None)))
+                except BaseException:  # it was ended
+                    self._recovery.take_back(worker)
+                    raise
         return sorted(restarted)
 
     def _ask(self, worker: int, message: bytes) -> dict[int, Any]:
@@ -240,9 +251,13 @@ class WorkerCalls(SendRecvVecEnv):
         """
         self._control.answered[worker] = 0
         self._recovery.start_clock()
-        self._group.send(worker, message, self._doing)
-        if not self._group.wait(self._doing, self._recovery.time_left(), [worker]):
-            self._group.end_late(worker, self._doing)
+        try:
+            self._group.send(worker, message, self._doing)
+            if not self._group.wait(self._doing, self._recovery.time_left(), [worker]):
+                self._group.end_late(worker, self._doing)
+        except BaseException:  # Ctrl-C, say: a late answer would be taken for that to the next call
+            self._group.end(worker, f"{self._doing} {INTERRUPTED}")
+            raise
         return results_by_row([self._group.inboxes.take_results(worker)])
 
     def _take_objects(self, kind: str, value: dict[int, Any]) -> None:

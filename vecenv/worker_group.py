@@ -98,17 +98,19 @@ class WorkerGroup:
             lifeline, held = os.pipe()
             self._lifelines[worker] = held
             try:
-                self._poller.register(ours.fileno(), select.POLLIN)
-                self._worker_of[ours.fileno()] = worker
+                self._watch(ours.fileno(), worker)
                 command_fd, answer_fd = self._commands[worker].read_fd, self._answers.write_fd
                 descriptors = [theirs.fileno(), lifeline, command_fd, answer_fd, self._block_fd]
                 process = launch_worker(self._method, descriptors, self._preload)
                 _put(self.processes, worker, process)
                 if process.pidfd is not None:  # a process forked by an env may hold the channel open after its death
-                    self._poller.register(process.pidfd, select.POLLIN)
-                    self._worker_of[process.pidfd] = worker
+                    self._watch(process.pidfd, worker)
             finally:
                 os.close(lifeline)
+
+    def _watch(self, descriptor: int, worker: int) -> None:
+        self._worker_of[descriptor] = worker  # first: what is polled must be known, to be forgotten with its worker
+        self._poller.register(descriptor, select.POLLIN)
 
     def first_message(self, worker: int, timeout: float | None = None) -> tuple[str, Any]:
         """Wait for a worker's first message and take it.
@@ -261,33 +263,49 @@ class WorkerGroup:
             self.note_death(worker, doing)
 
     def note_death(self, worker: int, doing: str) -> None:
-        """Note in `deaths` that a worker has ended; a second call does nothing."""
-        if worker in self.deaths:
-            return
-        process = self.processes[worker]
-        process.join(1.0)
+        """Note in `deaths` that a worker has ended; a second call changes nothing there."""
+        if worker not in self.deaths:
+            process = self.processes[worker]
+            process.join(1.0)
+            self.deaths[worker] = WorkerDied(self.rows[worker], process.pid, process.exitcode, doing)
         for descriptor in [known for known, of in self._worker_of.items() if of == worker]:
-            self._poller.unregister(descriptor)
+            with contextlib.suppress(KeyError):  # a Ctrl-C came before it was registered
+                self._poller.unregister(descriptor)
             self._worker_of.pop(descriptor)
-        self.deaths[worker] = WorkerDied(self.rows[worker], process.pid, process.exitcode, doing)
+
+    def end(self, worker: int, doing: str) -> None:
+        """Kill a worker; it counts as dead."""
+        self.processes[worker].kill()
+        self.note_death(worker, doing)
 
     def end_late(self, worker: int, doing: str) -> None:
         """Kill a worker that is over its time limit; it counts as dead."""
-        self.processes[worker].kill()
-        self.note_death(worker, f"{doing} {LATE}")
+        self.end(worker, f"{doing} {LATE}")
 
     # -- restart -----------------------------------------------------------------------------------------------------
 
     def replace(self, worker: int, config: WorkerConfig) -> None:
-        """Start a new process in the place of one that has died."""
-        self.deaths.pop(worker)
+        """Start a new process in the place of one that has died; until that is done it counts as dead."""
         self._channels[worker].close()
-        self._commands[worker].close()
-        os.close(self._lifelines.pop(worker))
+        lifeline = self._lifelines.pop(worker, None)
+        if lifeline is not None:
+            os.close(lifeline)
         self.processes[worker].release()
         self.inboxes.clear(worker)
-        self._launch(worker)
+        command = self._commands[worker]
+        try:
+            self._launch(worker)
+        finally:
+            if command is not self._commands[worker]:  # else it stays open: dead workers are woken with the others
+                command.close()
+        del self.deaths[worker]
         self.send(worker, dumps(config), "construction")
+
+    def discard(self, worker: int) -> None:
+        """Kill what `replace` has put into the place of a worker, done or half done; it counts as dead."""
+        self.deaths.pop(worker, None)
+        self.end(worker, "construction")
+        self.inboxes.clear(worker)
 
     @property
     def belongs_here(self) -> bool:
