@@ -308,6 +308,21 @@ def test_rows_of_a_dead_actor_are_asked_for_again():
         assert sorted(envs.recv(timeout=60)[4]["env_id"].tolist()) == [2, 3]
 
 
+def test_rows_of_one_actor_are_asked_for_again_though_another_one_is_given_up():
+    """It was replaced a second time: what was asked of the one before it told of another death."""
+    with ray_envs(count_fns(seconds=1.0), batch_size=2, on_worker_failure="restart") as envs:
+        envs.reset(seed=1)
+        envs.send([0, 0], [0, 2])
+        envs._replacements._strikes[1] = 2
+        for worker in range(2):
+            envs._group.note_death(worker, "recv")
+        with pytest.raises(WorkerDied, match=r"environments 2, 3|environments 2-3"):
+            envs.recv(timeout=60)
+        envs._replacements.forgive()
+        assert envs.recv(timeout=60)[3].tolist() == [True, True]
+        assert envs._replacements._restarts[0] == 1
+
+
 class DeadlyEnv(CountEnv):
     """Ends its process in every step."""
 

@@ -171,7 +171,9 @@ def test_a_step_that_is_interrupted_while_a_worker_is_replaced_leaves_that_to_th
         assert envs.np_random_seed[2:] == (derived_seed(1, 2, 1), derived_seed(1, 3, 1))  # it has died once
 
 
-@pytest.mark.parametrize(("name", "doing"), [("_launch", None), ("first_message", None), ("wait", "construction")])
+@pytest.mark.parametrize(
+    ("name", "doing"), [("_launch", None), ("first_message", None), ("wait", "construction"), ("send", "send")]
+)
 def test_rows_that_are_interrupted_while_a_worker_is_replaced_can_be_received(name, doing, monkeypatch):
     with SubprocVecEnv(count_fns(), num_workers=2, batch_size=2, on_worker_failure="restart") as envs:
         envs.reset(seed=1)

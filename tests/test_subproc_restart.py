@@ -313,6 +313,40 @@ def test_resets_of_single_rows_survive_a_death():
         assert infos["options"].tolist() == ["{'level': 7}"] * 4
 
 
+class OnceHangingEnv(CountEnv):
+    """Hangs in a reset with options, where the file `gate` is not there yet, and puts down the file `mark`."""
+
+    def __init__(self, folder, **settings):
+        super().__init__(**settings)
+        self.gate, self.mark = folder / "gate", folder / str(self.uid)
+
+    def reset(self, *, options=None, **arguments):
+        if options and not self.gate.exists():
+            self.mark.touch()
+            time.sleep(60)
+        return super().reset(options=options, **arguments)
+
+
+def test_rows_of_one_worker_are_asked_for_again_though_another_one_is_given_up(tmp_path):
+    """They were waited for for ever, in the very reset that the error advises."""
+    fns = [functools.partial(OnceHangingEnv, tmp_path, uid=uid) for uid in range(2)]
+    with restarting(fns) as envs:
+        envs.reset(seed=1)
+        envs.send_reset(options={"level": 7})
+        wait_until(lambda: all((tmp_path / str(uid)).exists() for uid in range(2)), 30.0)
+        (tmp_path / "gate").touch()
+        envs._recovery._strikes[1] = 2
+        for worker in range(2):
+            kill(envs, worker)
+            envs.processes[worker].join(10)
+        with pytest.raises(WorkerDied, match=r"environments 1.*3 times in a row"):
+            envs.recv(timeout=30)
+        envs._recovery.forgive()  # as reset does, which has no time limit
+        observations, _, _, _, infos = envs.recv(timeout=30)
+        np.testing.assert_array_equal(observations, [[0, 0, 0], [1, 0, 0]])
+        assert infos["options"].tolist() == ["{'level': 7}"] * 2
+
+
 class TextActionEnv(CountEnv):
     """Puts down the file `mark` as soon as it has been given an action."""
 

@@ -152,12 +152,16 @@ class RayRows(RayCalls):
 
     def _recover_rows(self) -> None:
         """Replace workers that died while rows were outstanding; the new ones are asked for the same."""
-        while self._group.deaths:
-            for worker in self._replace_dead():
-                lost = {reference: group for reference, group in self._groups.items() if group.worker == worker}
-                for reference, group in lost.items():
-                    self._groups.pop(reference)
-                    self._ask_for(group)
+        self._replacements.replace_all(self._seeds, self._start_rows_again)
+
+    def _start_rows_again(self, worker: int, seeds: tuple[int | None, ...]) -> bool:
+        if not self._start_again(worker, seeds):
+            return False
+        lost = {reference: group for reference, group in self._groups.items() if group.worker == worker}
+        for reference, group in lost.items():
+            self._groups.pop(reference)
+            self._ask_for(group)
+        return True
 
     def _row_infos(self, row: int) -> dict[str, Any]:
         record = self._row_records.pop(row, {})

@@ -198,31 +198,35 @@ class Recovery(Replacements):
         for worker in self._group.unanswered():
             self._group.processes[worker].kill()
 
-    def replace_dead(self, seeds: Sequence[int | None], plan: BlockPlan, objects: dict[int, Any] | None) -> list[int]:
-        """Replace every dead worker by a new process that has built its envs.
+    def start_again(
+        self,
+        worker: int,
+        seeds: tuple[int | None, ...],
+        plan: BlockPlan,
+        objects: dict[int, Any] | None,
+        ask: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Put a new process that has built the envs into the place of a dead worker; for `replace_all`.
 
         Args:
-            seeds: what each env was seeded with, None where it was not.
-            plan: of the shared block, for the new workers.
+            worker: which.
+            seeds: for its envs.
+            plan: of the shared block.
             objects: last known observations, where those are objects.
+            ask: asks the new process for what the dead one left undone.
 
         Returns:
-            The workers that were replaced.
-
-        Raises:
-            WorkerDied: one died too often.
+            Whether it is there; False: it died too, and its death is noted.
         """
-        return self.replace_all(seeds, lambda worker, derived: self._start_again(worker, derived, plan, objects))
-
-    def _start_again(
-        self, worker: int, seeds: tuple[int | None, ...], plan: BlockPlan, objects: dict[int, Any] | None
-    ) -> bool:
         rows = self._group.rows[worker]
         last = None if objects is None else {row: objects[row] for row in rows if row in objects}
         config = replace(self._config_of(worker), restart_seeds=seeds, last_observations=last)
         try:
-            return self._build_again(worker, config, plan)
-        except BaseException:  # half done it knows nothing of the block, and would be waited for for ever
+            if not self._build_again(worker, config, plan):
+                return False
+            ask()
+            return True
+        except BaseException:  # half done, it would be waited for for ever
             self._group.discard(worker)
             raise
 

@@ -233,7 +233,7 @@ class WorkerCalls(SendRecvVecEnv):
             raise WorkerDied(death.env_indices, death.pid, death.exitcode, self._doing, advice)
         restarted: set[int] = set()
         while self._group.deaths:
-            for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):
+            for worker in self._recovery.replace_all(self._seeds, self._start_again):
                 restarted.update(self._group.rows[worker])
                 self._arena.clear(self._group.rows[worker])
                 asked = self._resets[worker] if self._doing == "reset" else dumps(("step",))
@@ -243,6 +243,9 @@ class WorkerCalls(SendRecvVecEnv):
                     self._recovery.take_back(worker)
                     raise
         return sorted(restarted)
+
+    def _start_again(self, worker: int, seeds: tuple[int | None, ...]) -> bool:
+        return self._recovery.start_again(worker, seeds, self._current_plan(), self._objects)
 
     def _ask(self, worker: int, message: bytes) -> dict[int, Any]:
         """Send a message to one worker and wait for its answer (or death); gives its results by row.

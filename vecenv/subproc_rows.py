@@ -130,14 +130,14 @@ class WorkerRows(WorkerCalls):
     def _recover_rows(self) -> None:
         """Replace workers that died while rows were outstanding; the new ones go on with what is asked of those."""
         self._doing = "recv"
-        while self._group.deaths:
-            dead = [row for worker in self._group.deaths for row in self._group.rows[worker]]
-            # What they told of rows that they finished stays true; the others are told of anew.
-            self._take_row_messages()
-            self._forget_unfinished(dead)
-            for worker in self._recovery.replace_dead(self._seeds, self._current_plan(), self._objects):
-                self._ask_again(self._group.rows[worker])
-                self._group.wake(worker)
+        self._recovery.replace_all(self._seeds, self._start_rows_again)
+
+    def _start_rows_again(self, worker: int, seeds: tuple[int | None, ...]) -> bool:
+        # What the dead one told of rows that it finished stays true; the others are told of anew.
+        self._take_row_messages()
+        self._forget_unfinished(self._group.rows[worker])
+        plan = self._current_plan()
+        return self._recovery.start_again(worker, seeds, plan, self._objects, lambda: self._ask_again(worker))
 
     def _unfinished(self, rows: list[int]) -> list[int]:
         return [row for row in rows if self._control.completed[row] != self._control.requested[row]]
@@ -151,15 +151,16 @@ class WorkerRows(WorkerCalls):
         if self._last_seen is not None and stepped:
             copy_arrays(self.observations, self._last_seen, stepped)
 
-    def _ask_again(self, rows: list[int]) -> None:
+    def _ask_again(self, worker: int) -> None:
         """Send what does not stand in the block to the worker that takes the place of one that died over it."""
-        unfinished = self._unfinished(rows)
+        unfinished = self._unfinished(self._group.rows[worker])
         self._sent_at.update(dict.fromkeys(unfinished, time.monotonic()))  # it is not late because the dead one was
         resets = {row: self._row_resets[row] for row in unfinished if self._control.kinds[row] == RESET_ROW}
         self._send_to_owners("row_resets", resets)
         if not self._actions_fixed:
             steps = {row: self._action_objects[row] for row in unfinished if row not in resets}
             self._send_to_owners("row_actions", steps)
+        self._group.wake(worker)
 
     def _take_row_messages(self) -> None:
         for messages in self._group.inboxes.take():
