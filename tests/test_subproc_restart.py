@@ -86,6 +86,24 @@ def test_idle_workers_that_die_are_replaced_at_the_next_call():
         assert envs.call("uid") == (0, 1, 2, 3)
 
 
+def test_what_a_dead_worker_has_answered_is_not_taken_for_an_answer_of_the_one_in_its_place(monkeypatch):
+    """The new one was not waited for, and answered late, for the next call."""
+    with restarting(count_fns()) as envs:
+        envs.reset(seed=1)
+        replace, seen = envs._group.replace, []
+
+        def noted(worker, *arguments):
+            replace(worker, *arguments)
+            seen.append(int(envs._control.answered[worker]))
+
+        monkeypatch.setattr(envs._group, "replace", noted)
+        kill(envs, 1)
+        envs.processes[1].join(10)
+        envs.reset(options={"reset_mask": np.array([True, False, False, False])})  # does not ask the dead one
+        envs.step([0] * 4)
+        assert seen == [0]
+
+
 class DeadlyEnv(CountEnv):
     """Kills its process in every step."""
 

@@ -21,12 +21,8 @@ from vecenv.pickling import dumps
 from vecenv.protocol import Control, WorkerConfig
 from vecenv.short_wait import ShortWait
 from vecenv.signals import Signal, poll_milliseconds
+from vecenv.worker_end import ask_to_close, end_by_force
 from vecenv.worker_process import WorkerProcess, launch_worker
-
-#: After asking in vain, how long a worker that ends by SIGTERM gets before SIGKILL, in seconds.
-_TERMINATE_SECONDS = 0.5
-#: How long a worker that is busy with a step or reset gets to take notice of the closing, in seconds.
-_BUSY_SECONDS = 2.0
 
 _groups: weakref.WeakSet[WorkerGroup] = weakref.WeakSet()
 
@@ -298,6 +294,8 @@ class WorkerGroup:
         finally:
             if command is not self._commands[worker]:  # else it stays open: dead workers are woken with the others
                 command.close()
+        if self._control is not None:
+            self._control.answered[worker] = 0  # its predecessor may have answered this very call before it died
         del self.deaths[worker]
         self.send(worker, dumps(config), "construction")
 
@@ -327,37 +325,13 @@ class WorkerGroup:
         try:
             if timeout > 0:
                 self._ask_to_close(timeout)
-            self._end(WorkerProcess.terminate, _TERMINATE_SECONDS)
-            self._end(WorkerProcess.kill, 5.0)
+            end_by_force(self.processes)
         finally:
             self._release()
 
     def _ask_to_close(self, timeout: float) -> None:
-        """Let the workers close their envs; one that does not even read its message is not waited for as long."""
         message = dumps(("close",) if self._control is not None else None)
-        for channel in self._channels:
-            with contextlib.suppress(OSError):
-                channel.send_now(message)
-        start = time.monotonic()
-        while time.monotonic() - start < timeout:
-            for channel in self._channels:
-                with contextlib.suppress(EOFError, OSError):
-                    channel.read_available()  # an answer still under way must not block a worker
-            running = [worker for worker, process in enumerate(self.processes) if process.is_alive()]
-            if not running:
-                return
-            waited = time.monotonic() - start
-            if waited > _BUSY_SECONDS and all(self._channels[worker].unread() for worker in running):
-                return
-            self.processes[running[0]].join(0.01)
-
-    def _end(self, how: Any, seconds: float) -> None:
-        alive = [process for process in self.processes if process.is_alive()]
-        for process in alive:
-            how(process)
-        deadline = time.monotonic() + seconds
-        for process in alive:
-            process.join(max(0.0, deadline - time.monotonic()))
+        ask_to_close(self.processes, self._channels, message, timeout)
 
     def leave_to_parent(self) -> None:
         """In a fork: close this process's copies. Kept open they would hide the parent's death from the workers."""
