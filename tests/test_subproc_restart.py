@@ -488,6 +488,51 @@ def test_the_last_known_observation_is_one_that_the_caller_saw(mode):
         assert 3 in cut_off
 
 
+class Deadly:
+    """Takes the process with it that pickles it."""
+
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesAfterTellingEnv(CountEnv):
+    """Its second step gives an info over which the process dies, after the observation was told."""
+
+    def step(self, action):
+        observation, *rest, info = super().step(action)
+        return observation, *rest, {**info, "deadly": Deadly()} if self.time == 2 else info
+
+
+def test_the_last_known_observation_is_one_that_the_caller_saw_where_those_are_objects():
+    fns = [functools.partial(DiesAfterTellingEnv, uid=0), functools.partial(CountEnv, uid=1)]
+    with restarting(fns, num_workers=1, batch_size=1, shared_memory=False) as envs:
+        envs.reset(seed=1)
+        for cut_off in (False, True):
+            envs.send([0], [0])
+            observations, _, _, truncations, _ = envs.recv(timeout=30)
+            assert truncations.tolist() == [cut_off]
+            np.testing.assert_array_equal(observations, [[0, 0, 1]])
+
+
+def test_what_a_worker_has_finished_is_heard_though_its_death_shows_while_it_is_sent_something():
+    """Where observations are objects, the row had its old one together with the new reward."""
+    fns = [functools.partial(CountEnv, uid=uid, seconds=60.0 if uid == 4 else 0.0) for uid in range(6)]
+    with restarting(fns, batch_size=3, shared_memory=False) as envs:
+        envs.reset(seed=1)
+        for row in (3, 4):
+            envs.send([0], [row])
+        control = envs._control
+        wait_until(lambda: control.completed[3] == control.requested[3], 30.0)
+        kill(envs, 1)
+        envs.processes[1].join(10)
+        envs.send_reset(options={"reset_mask": np.arange(6) == 5})
+        observations, rewards, _, truncations, infos = envs.recv(timeout=30)
+        order = np.argsort(infos["env_id"])
+        np.testing.assert_array_equal(observations[order], [[3, 0, 1], [4, 0, 0], [5, 0, 0]])
+        assert rewards[order].tolist() == [1, 0, 0]
+        assert truncations[order].tolist() == [False, True, False]
+
+
 def test_deaths_far_apart_do_not_add_up_where_rows_are_sent_alone():
     with restarting(count_fns(), batch_size=4) as envs:
         envs.reset(seed=1)

@@ -235,6 +235,7 @@ class Recovery(Replacements):
         try:
             kind, value = self._group.first_message(worker, self.build_limit)
         except WorkerDied:
+            self._group.inboxes.clear(worker)  # it may have told of its envs at the last moment
             return False
         if kind == "failed":
             self.causes[worker] = env_error(value, "construction")

@@ -38,12 +38,16 @@ class WorkerRows(WorkerCalls):
         self._control.wide_rows[rows] = wide
         if not self._actions_fixed:
             self._send_to_owners("row_actions", {row: self._action_objects[row] for row in rows})
-        if self._recovery.restarts and self._objects is None:
+        if self._recovery.restarts:
             self._keep_last_seen(rows)
         self._request_rows(rows, STEP_ROW)
 
     def _keep_last_seen(self, rows: list[int]) -> None:
         """Keep what the rows show: a worker writes over it, and may die before anyone is told of what it wrote."""
+        if self._objects is not None:
+            self._last_seen = self._last_seen or {}
+            self._last_seen.update({row: self._objects[row] for row in rows if row in self._objects})
+            return
         newest = self.observations
         if self._last_seen is None:
             self._last_seen = map_arrays(newest, np.empty_like)
@@ -148,7 +152,11 @@ class WorkerRows(WorkerCalls):
         for row in unfinished:
             self._row_records.pop(row, None)
         stepped = [row for row in unfinished if self._control.kinds[row] == STEP_ROW]
-        if self._last_seen is not None and stepped:
+        if self._last_seen is None or not stepped:
+            return
+        if self._objects is not None:
+            self._objects.update({row: self._last_seen[row] for row in stepped if row in self._last_seen})
+        else:
             copy_arrays(self.observations, self._last_seen, stepped)
 
     def _ask_again(self, worker: int) -> None:

@@ -263,6 +263,8 @@ class WorkerGroup:
         if worker not in self.deaths:
             process = self.processes[worker]
             process.join(1.0)
+            with contextlib.suppress(EOFError):  # what it has told of rows that it finished stays true
+                self.inboxes.read(worker, self._channels[worker], process.pid)
             self.deaths[worker] = WorkerDied(self.rows[worker], process.pid, process.exitcode, doing)
         for descriptor in [known for known, of in self._worker_of.items() if of == worker]:
             with contextlib.suppress(KeyError):  # a Ctrl-C came before it was registered
