@@ -407,6 +407,27 @@ def test_actions_sent_as_objects_survive_a_death(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["raise", "restart"])
+def test_a_message_that_a_hanging_worker_does_not_take_is_not_waited_for_without_end(policy, tmp_path):
+    """`send_reset` waited for the end of the step, where `recv` would have ended the worker."""
+    marks = [tmp_path / str(uid) for uid in range(2)]
+    fns = [functools.partial(TextActionEnv, marks[uid], uid=uid, seconds=60.0 * (1 - uid)) for uid in range(2)]
+    with SubprocVecEnv(fns, num_workers=1, on_worker_failure=policy, step_timeout=3.0) as envs:
+        envs.reset(seed=1)
+        envs.send(["a"], [0])
+        wait_until(marks[0].exists, 30.0)
+        start = time.monotonic()
+        envs.send_reset(options={"reset_mask": np.array([False, True]), "load": "x" * 4_000_000})
+        assert time.monotonic() - start < 20
+        if policy == "raise":
+            with pytest.raises(WorkerDied, match=r"send \(longer than step_timeout\)"):
+                envs.recv(timeout=30)
+        else:
+            observations, _, _, truncations, _ = envs.recv(timeout=30)
+            np.testing.assert_array_equal(observations, [[0, 0, 0], [1, 0, 0]])
+            assert truncations.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("policy", ["raise", "restart"])
 def test_rows_that_always_come_at_once_do_not_hide_a_death(policy):
     with SubprocVecEnv(count_fns(), num_workers=2, on_worker_failure=policy, batch_size=2) as envs:
         envs.reset()

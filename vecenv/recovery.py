@@ -231,7 +231,7 @@ class Recovery(Replacements):
             raise
 
     def _build_again(self, worker: int, config: WorkerConfig, plan: BlockPlan) -> bool:
-        self._group.replace(worker, config)
+        self._group.replace(worker, config, self.build_limit)
         try:
             kind, value = self._group.first_message(worker, self.build_limit)
         except WorkerDied:
@@ -242,7 +242,7 @@ class Recovery(Replacements):
             self._group.processes[worker].join(1.0)
             self._group.note_death(worker, "construction")
             return False
-        self._group.send(worker, dumps(plan), "construction")
+        self._group.send(worker, dumps(plan), "construction", self.build_limit)
         if not self._group.wait("construction", self.build_limit, [worker]):
             self._group.end_late(worker, "construction")
         return worker not in self._group.deaths

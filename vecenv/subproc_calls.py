@@ -25,11 +25,13 @@ from vecenv.send_recv import SendRecvVecEnv
 from vecenv.slice_stepper import index_of
 from vecenv.spaces import copy_arrays
 from vecenv.worker_group import WorkerGroup
+from vecenv.worker_settings import WorkerSettings
 
 
 class WorkerCalls(SendRecvVecEnv):
     """What `SubprocVecEnv` does for `VecEnv`, from the call to its results."""
 
+    _worker_settings: WorkerSettings
     _group: WorkerGroup
     _control: Control
     _arena: InfoArena
@@ -114,7 +116,7 @@ class WorkerCalls(SendRecvVecEnv):
         if not self._actions_fixed:
             for worker, own in enumerate(self._group.rows):
                 actions = {row: self._action_objects[row] for row in own}
-                self._group.send(worker, dumps(("actions", actions)), "step")
+                self._tell(worker, dumps(("actions", actions)), "step")
         control = self._control
         self._sequence += 1
         self._steps += 1
@@ -141,7 +143,11 @@ class WorkerCalls(SendRecvVecEnv):
         self._recovery.start_clock()
         for worker, message in enumerate(messages):
             if message is not None:
-                self._group.send(worker, message, self._doing)
+                self._tell(worker, message, self._doing)
+
+    def _tell(self, worker: int, message: bytes, doing: str) -> None:
+        """Send a message to one worker; one that does not take it within `step_timeout` is killed, as in any call."""
+        self._group.send(worker, message, doing, self._worker_settings.step_timeout)
 
     def _receive(self, timeout: float | None) -> Infos:
         odd: dict[int, dict[str, Any]] = {}
@@ -255,7 +261,7 @@ class WorkerCalls(SendRecvVecEnv):
         self._control.answered[worker] = 0
         self._recovery.start_clock()
         try:
-            self._group.send(worker, message, self._doing)
+            self._tell(worker, message, self._doing)
             if not self._group.wait(self._doing, self._recovery.time_left(), [worker]):
                 self._group.end_late(worker, self._doing)
         except BaseException:  # Ctrl-C, say: a late answer would be taken for that to the next call
@@ -274,7 +280,7 @@ class WorkerCalls(SendRecvVecEnv):
         for column in self._arena.added(signatures):
             message = dumps(("column", *column))
             for worker in range(self.num_workers):
-                self._group.send(worker, message, self._doing)
+                self._tell(worker, message, self._doing)
 
     def _check_open(self, doing: str) -> None:
         super()._check_open(doing)

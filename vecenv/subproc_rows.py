@@ -15,13 +15,11 @@ from vecenv.protocol import RESET_ROW, STEP_ROW
 from vecenv.row_wait import RowWait
 from vecenv.spaces import copy_arrays, map_arrays
 from vecenv.subproc_calls import WorkerCalls
-from vecenv.worker_settings import WorkerSettings
 
 
 class WorkerRows(WorkerCalls):
     """What `SubprocVecEnv` does for `send` and `recv`."""
 
-    _worker_settings: WorkerSettings
     _row_records: dict[int, dict[str, Any] | EnvFailure]
     # When each outstanding env was sent, in seconds of the monotonic clock.
     _sent_at: dict[int, float]
@@ -65,7 +63,7 @@ class WorkerRows(WorkerCalls):
         for worker, own in enumerate(self._group.rows):
             chosen = {row: values[row] for row in own if row in values}
             if chosen:
-                self._group.send(worker, dumps((word, chosen)), "send")
+                self._tell(worker, dumps((word, chosen)), "send")
 
     def _request_rows(self, rows: list[int], kind: int) -> None:
         control = self._control

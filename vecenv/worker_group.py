@@ -142,28 +142,46 @@ class WorkerGroup:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def send(self, worker: int, message: bytes, doing: str) -> None:
-        """Send a pickled message to a worker; a death is noted in `deaths`."""
+    def send(self, worker: int, message: bytes, doing: str, limit: float | None = None) -> None:
+        """Send a pickled message to a worker; a death is noted in `deaths`.
+
+        Args:
+            worker: which.
+            message: pickled.
+            doing: name of the call, for errors.
+            limit: seconds after which a worker that neither reads nor finishes a row is killed; None: never.
+        """
         if worker in self.deaths:
             return
-        channel, left = self._channels[worker], memoryview(framed(message))
+        channel, left, moved = self._channels[worker], memoryview(framed(message)), time.monotonic()
         poller = select.poll()
         poller.register(channel.fileno(), select.POLLIN | select.POLLOUT)
-        while left:
+        while True:
             try:
-                left = left[channel.send_part(left) :]
+                sent = channel.send_part(left)
             except OSError:
                 self.note_death(worker, doing)
-            if not left and self._control is not None:
-                self._control.messages_sent[worker] += 1  # what a worker sees that looks into the block
-            if not left or worker in self.deaths:
                 return
+            if sent == len(left):
+                break
+            if sent:
+                left, moved = left[sent:], time.monotonic()
             # A worker that is sending itself does not read before its own words have been taken.
-            for _, event in poller.poll(1000):
+            for _, event in poller.poll(poll_milliseconds(1.0 if limit is None else min(1.0, limit))):
                 if event & ~select.POLLOUT:
                     self.read_now(worker, doing)
             if not self.processes[worker].is_alive():
                 self.note_death(worker, doing)
+            elif limit is not None and time.monotonic() > max(moved, self._last_finished(worker)) + limit:
+                self.end_late(worker, doing)
+            if worker in self.deaths:
+                return
+        if self._control is not None:
+            self._control.messages_sent[worker] += 1  # what a worker sees that looks into the block
+
+    def _last_finished(self, worker: int) -> float:
+        """When a worker last finished a row, on the monotonic clock; long ago: never."""
+        return 0.0 if self._control is None else float(self._control.finished[self.rows[worker]].max())
 
     def wake(self, worker: int) -> None:
         """Wake a worker to look into the block."""
@@ -282,8 +300,14 @@ class WorkerGroup:
 
     # -- restart -----------------------------------------------------------------------------------------------------
 
-    def replace(self, worker: int, config: WorkerConfig) -> None:
-        """Start a new process in the place of one that has died; until that is done it counts as dead."""
+    def replace(self, worker: int, config: WorkerConfig, limit: float | None = None) -> None:
+        """Start a new process in the place of one that has died; until that is done it counts as dead.
+
+        Args:
+            worker: which.
+            config: what it is told to build.
+            limit: seconds in which it must begin to read that; None: any.
+        """
         self._channels[worker].close()
         lifeline = self._lifelines.pop(worker, None)
         if lifeline is not None:
@@ -299,7 +323,7 @@ class WorkerGroup:
         if self._control is not None:
             self._control.answered[worker] = 0  # its predecessor may have answered this very call before it died
         del self.deaths[worker]
-        self.send(worker, dumps(config), "construction")
+        self.send(worker, dumps(config), "construction", limit)
 
     def discard(self, worker: int) -> None:
         """Kill what `replace` has put into the place of a worker, done or half done; it counts as dead."""
