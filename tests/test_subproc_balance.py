@@ -13,7 +13,8 @@ from gymnasium.utils import EzPickle
 
 from vecenv import SubprocVecEnv, SyncVecEnv, make_vec
 from vecenv.balance import Balancer
-from vecenv.testing import CountEnv, assert_same
+from vecenv.recovery import derived_seed
+from vecenv.testing import CountEnv, DrawEnv, assert_same
 
 
 class FakeGroup:
@@ -129,6 +130,42 @@ def test_moves_and_restarts_go_together():
         assert infos["worker_restarted"].tolist() == [home == victim for home in homes]
         envs.step([0] * 8)
         assert envs.call("uid") == tuple(range(8))
+
+
+def kill(envs, worker):
+    os.kill(envs.worker_pids[worker], signal.SIGKILL)
+    envs.processes[worker].join(10)
+
+
+def test_an_env_that_moves_between_a_restart_and_its_reset_keeps_its_seed():
+    with SubprocVecEnv([DrawEnv] * 4, num_workers=2, balance=True, on_worker_failure="restart") as envs:
+        envs.reset(seed=1)
+        kill(envs, 1)
+        assert envs.step([0] * 4)[3].tolist() == [False, False, True, True]
+        envs._control.step_seconds[:] = [0.001, 0.001, 0.02, 0.001]
+        observations = envs.step([0] * 4)[0]
+        assert envs._group.rows == [[0, 1, 3], [2]]
+        expected = [DrawEnv().reset(seed=derived_seed(1, row, 1))[0] for row in (2, 3)]
+        np.testing.assert_array_equal(observations[2:], expected)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_an_env_that_moves_before_its_restart_was_told_of_tells_it_there(shared_memory):
+    """It was stepped without ever having been reset."""
+    fns = [functools.partial(CountEnv, uid=uid, length=2) for uid in range(4)]
+    settings = {"balance": True, "on_worker_failure": "restart", "shared_memory": shared_memory}
+    with SubprocVecEnv(fns, num_workers=2, **settings) as envs:
+        envs.reset(seed=1)
+        for _ in range(2):
+            envs.step([0] * 4)
+        kill(envs, 1)
+        envs.reset(options={"reset_mask": np.array([True, False, True, False])})
+        envs._control.step_seconds[:] = [0.001, 0.001, 0.02, 0.001]
+        observations, _, _, truncations, infos = envs.step([0] * 4)
+        assert envs._group.rows == [[0, 1, 3], [2]]
+        np.testing.assert_array_equal(observations, [[0, 1, 1], [1, 1, 0], [2, 0, 1], [3, 0, 2]])
+        assert truncations.tolist() == infos["worker_restarted"].tolist() == [False, False, False, True]
+        np.testing.assert_array_equal(envs.step([0] * 4)[0][3], [3, 0, 0])
 
 
 def test_through_make_vec():

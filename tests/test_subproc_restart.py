@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import signal
 import time
 
@@ -13,7 +14,8 @@ import pytest
 from waiting import wait_until
 
 from vecenv import EnvError, SubprocVecEnv, SyncVecEnv, UnknownSetting, WorkerDied, make_vec
-from vecenv.testing import CountEnv
+from vecenv.recovery import derived_seed
+from vecenv.testing import CountEnv, DrawEnv
 
 
 def kill(envs, worker):
@@ -228,6 +230,48 @@ def test_bad_settings():
     for name, value in (("balance", "no"), ("balance", 1), ("preload", "abc"), ("preload", [3]), ("preload", 3)):
         with pytest.raises(TypeError, match=f"{name}: expected"):
             SubprocVecEnv([CountEnv], **{name: value})
+
+
+def test_the_seed_of_a_restart_is_part_of_the_state():
+    with restarting([DrawEnv] * 2) as envs, SyncVecEnv([DrawEnv] * 2) as others:
+        envs.reset(seed=1)
+        kill(envs, 1)
+        envs.processes[1].join(10)
+        assert envs.step([0, 0])[3].tolist() == [False, True]
+        states = envs.get_state()
+        expected = envs.step([0, 0])[0]
+        np.testing.assert_array_equal(expected[1], DrawEnv().reset(seed=derived_seed(1, 1, 1))[0])
+        for each in (envs, others):
+            each.set_state(states)
+            np.testing.assert_array_equal(each.step([0, 0])[0], expected)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_restart_that_was_not_told_of_yet_is_part_of_the_state(shared_memory):
+    """The env was stepped without ever having been reset. Where observations are objects, the worker ended."""
+    with restarting(count_fns(), shared_memory=shared_memory) as envs:
+        envs.reset(seed=1)
+        last = envs.step([0] * 4)[0]
+        kill(envs, 1)
+        envs.processes[1].join(10)
+        envs.reset(options={"reset_mask": np.array([False, False, True, False])})
+        states = envs.get_state()
+        for _ in range(2):
+            observations, _, _, truncations, infos = envs.step([0] * 4)
+            np.testing.assert_array_equal(observations[2:], [[2, 0, 1], last[3]])
+            assert truncations.tolist() == infos["worker_restarted"].tolist() == [False, False, False, True]
+            envs.set_state(states)
+
+
+def test_a_state_that_was_saved_before_restarts_were_part_of_it_is_taken_up():
+    with SyncVecEnv([CountEnv]) as envs:
+        envs.reset(seed=1)
+        envs.step([0])
+        env, (standing, *rest) = pickle.loads(envs.get_state()[0])
+        assert standing == (False, None, False)
+        envs.step([0])
+        envs.set_state([pickle.dumps((env, (False, *rest)))])
+        assert envs.step([0])[0].tolist() == [[0, 0, 2]]
 
 
 def run_with_kills(seed, steps, kills, record):

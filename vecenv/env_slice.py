@@ -70,7 +70,10 @@ def _checked_env(env: Any) -> gym.Env[Any, Any]:
 def _checked_state(state: tuple[Any, Any], present: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], Any]:
     """Refuse what `EnvSlice.get_state` did not give for an env like the one that is there."""
     env, extra = state
-    if not (isinstance(extra, tuple) and len(extra) == 3 and isinstance(extra[2], dict)):
+    standing = extra[0] if isinstance(extra, tuple) and len(extra) == 3 and isinstance(extra[2], dict) else None
+    if isinstance(standing, bool):  # saved when it was only whether the reset is due
+        standing = (standing, None, False)
+    if not (isinstance(standing, tuple) and len(standing) == 3):
         raise ValueError("the bytes are no state of an environment, or one that another version saved")
     if extra[2].keys() != set(_KEPT_FIELDS):
         raise ValueError(f"another version saved the state: it counts {sorted(extra[2])}, not {sorted(_KEPT_FIELDS)}")
@@ -78,7 +81,7 @@ def _checked_state(state: tuple[Any, Any], present: gym.Env[Any, Any]) -> tuple[
         saved, expected = getattr(env, name, None), getattr(present, name)
         if _surely_differ(saved, expected):
             raise ValueError(f"the state is of an environment with the {name} {saved}, expected {expected}")
-    return env, extra
+    return env, (standing, *extra[1:])
 
 
 def _surely_differ(saved: Any, expected: Any) -> bool:
@@ -159,16 +162,20 @@ class EnvSlice(SliceStepper):
             SliceFailed: the env's state cannot be saved.
         """
         arrays = self.arrays
-        if self.objects is not None:
-            observation = self.objects[row]
-        else:
+        if self.objects is None:
             observation = map_arrays(self._slots[slot], lambda array: np.array(array[row]))
+        else:
+            observation = self._last_objects.get(row) if row in self._lost else self.objects[row]
         counted = {name: getattr(arrays, name)[row].item() for name in _KEPT_FIELDS}
         counted["started"] -= time.monotonic()
         try:
-            return dump_env(self.envs[row], (self._pending[row], observation, counted))
+            return dump_env(self.envs[row], (self._standing(row), observation, counted))
         except BaseException as exception:
             raise SliceFailed([env_failure(row, exception)]) from exception
+
+    def _standing(self, row: int) -> tuple[bool, int | None, bool]:
+        """What `_take_in` is to be told besides where an env goes on."""
+        return self._pending[row], self._restart_seeds[row], row in self._lost
 
     def load_states(self, states: Mapping[int, bytes]) -> dict[int, Any]:
         """Read states, without changing anything yet.
@@ -189,13 +196,12 @@ class EnvSlice(SliceStepper):
     def place_states(self, slot: int, loaded: Mapping[int, Any]) -> None:
         """Take up where `get_state` was called; the envs that were there are closed."""
         arrays = self.arrays
-        for row, (env, (pending, observation, counted)) in loaded.items():
+        for row, (env, (standing, observation, counted)) in loaded.items():
             with contextlib.suppress(Exception):
                 self.envs[row].close()
-            self._take_in(row, env, pending)
-            self._lost.discard(row)
+            self._take_in(row, env, *standing)
             if self.objects is not None:
-                self.objects[row] = observation
+                self.objects[row] = self._last_objects[row] = observation
             else:
                 copy_arrays(map_arrays(self._slots[slot], lambda array, row=row: array[row : row + 1]), observation)  # type: ignore[misc]
             counted["started"] += time.monotonic()
@@ -205,17 +211,19 @@ class EnvSlice(SliceStepper):
     def offer(self, row: int) -> bytes | None:
         """An env with its state, for another worker; None where that cannot be saved. It stays until `let_go`."""
         try:
-            return dump_env(self.envs[row], self._pending[row])
+            last = self._last_objects.get(row) if row in self._lost else None
+            return dump_env(self.envs[row], (self._standing(row), last))
         except Exception:
             return None
 
     def adopt(self, row: int, data: bytes) -> bool:
         """Take over an env that another worker has offered; False where it cannot be built from the offer."""
         try:
-            env, pending = load_env(data)
+            env, (standing, last) = load_env(data)
         except Exception:
             return False
-        self._take_in(row, env, pending)
+        self._take_in(row, env, *standing)
+        self._last_objects[row] = last
         return True
 
     def close(self) -> list[EnvFailure]:

@@ -54,11 +54,13 @@ class SliceStepper:
         # By row: the env that tells raw rewards and whole games apart from what the agent sees, or None.
         self._games: dict[int, Any] = {}
         self._lost: set[int] = set()
+        # Last known observations of lost rows, where observations are objects.
+        self._last_objects: dict[int, Any] = {}
         self.objects: dict[int, Any] | None = None
         self.final_objects: dict[int, Any] = {}
         self.step_seconds: Any = None
         for row, env in envs.items():
-            self._take_in(row, env, pending=False)
+            self._take_in(row, env)
 
     def attach(
         self, arrays: BatchArrays, observation_space: gym.Space[Any] | None, slots: int, infos: InfoSink
@@ -89,11 +91,29 @@ class SliceStepper:
         self._row_shape = self._slots[0].shape[1:] if self._plain else None
         arrays.started[self.own] = time.monotonic()
 
-    def _take_in(self, row: int, env: gym.Env[Any, Any], pending: bool) -> None:
-        """Put an env into its row and note what it can do beyond Gymnasium's interface."""
+    def _take_in(
+        self,
+        row: int,
+        env: gym.Env[Any, Any],
+        pending: bool = False,
+        restart_seed: int | None = None,
+        lost: bool = False,
+    ) -> None:
+        """Put an env into its row and note what it can do beyond Gymnasium's interface.
+
+        Args:
+            row: of the batch.
+            env: an environment, new or as it was elsewhere.
+            pending: whether its episode has ended and its reset is due.
+            restart_seed: for its next reset, where it was built in the place of one that was lost.
+            lost: whether it is still to report that.
+        """
         self.envs[row] = env
-        self._pending[row] = pending
-        self._restart_seeds[row] = None
+        self._pending[row], self._restart_seeds[row] = pending, restart_seed
+        if lost:
+            self._lost.add(row)
+        else:
+            self._lost.discard(row)
         # Asked of the class: a wrapper that forwards attributes has methods of its own that must not be passed by.
         self._writes_in_place[row] = self.objects is None and hasattr(type(env), "step_into")
         self._games[row] = env.unwrapped if _counts_games(env) else None
@@ -103,6 +123,7 @@ class SliceStepper:
         """Forget an env that moves elsewhere."""
         for known in (self.envs, self._pending, self._restart_seeds, self._writes_in_place, self._games):
             known.pop(row)
+        self._lost.discard(row)
         self._note_rows()
 
     def _note_rows(self) -> None:
