@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
+from gymnasium.error import AlreadyPendingCallError
 from numpy.typing import NDArray
 
 from vecenv import VecEnv
@@ -327,7 +328,7 @@ class PPO:
         states, refusal = [], ""
         try:
             states = self.envs.get_state()
-        except (VecEnvError, NotImplementedError, TypeError) as error:
+        except (VecEnvError, AlreadyPendingCallError, NotImplementedError, TypeError) as error:
             refusal = f"{type(error).__name__} on rank {self._world.rank}: {error}"
         ranks = self._world.gather((states, refusal))
         if any(refusal for _, refusal in ranks):

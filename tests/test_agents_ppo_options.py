@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -205,6 +206,17 @@ def test_the_back_ends_that_overlap_are_named():
     named = re.split(", | or ", str(refusal.value).partition(": ")[2])
     assert named == [name for name, cells in capabilities().items() if cells["batch_size"] != REFUSED]
     envs.close()
+
+
+def test_a_rank_with_outstanding_rows_tells_the_others_that_it_has_no_states(monkeypatch):
+    """As where a worker has died in the middle of a step of one half: the others would wait for this rank."""
+    learner = make_learner(changed(overlap=True))
+    learner.envs.send([0, 0], [0, 2])
+    two = types.SimpleNamespace(size=2, rank=1, gather=lambda mine: [([], ""), mine])
+    monkeypatch.setattr(learner, "_world", two)
+    with pytest.raises(NotImplementedError, match="AlreadyPendingCallError on rank 1: `get_state` was called while"):
+        learner.env_states()
+    learner.envs.close()
 
 
 def test_one_half_is_decided_for_while_the_other_steps():
