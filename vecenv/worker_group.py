@@ -252,7 +252,7 @@ class WorkerGroup:
         return [
             worker
             for worker in workers
-            if (answered[worker] != sequence or self.inboxes.count(worker) < counts[worker])
+            if (answered[worker] != sequence or (counts[worker] and self.inboxes.count(worker) < counts[worker]))
             and worker not in self.deaths
         ]
 
