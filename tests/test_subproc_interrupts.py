@@ -43,6 +43,7 @@ def interrupted_at(number, *modules):
             raise KeyboardInterrupt
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # for Python 3.12, which looks whether any frame has it in `settrace`
     sys.settrace(trace)
     try:
         yield
