@@ -157,10 +157,11 @@ class RayRows(RayCalls):
     def _start_rows_again(self, worker: int, seeds: tuple[int | None, ...]) -> bool:
         if not self._start_again(worker, seeds):
             return False
-        lost = {reference: group for reference, group in self._groups.items() if group.worker == worker}
-        for reference, group in lost.items():
-            self._groups.pop(reference)
-            self._ask_for(group)
+        kept = {reference: group for reference, group in self._groups.items() if group.worker != worker}
+        lost = [group for group in self._groups.values() if group.worker == worker]
+        asked = {self._group.ask(worker, *group.question): group for group in lost}
+        self._progress[worker] = time.monotonic()
+        self._groups = kept | asked  # at once: a Ctrl-C before leaves all that is to be asked for in its place
         return True
 
     def _row_infos(self, row: int) -> dict[str, Any]:
