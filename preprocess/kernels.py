@@ -1,8 +1,9 @@
 """Numba kernels of the Atari pipeline: palette, max-pool, area resize and frame stack in one call.
 
 All kernels that call each other live in this file, because Numba's cache on disk notices a change in the file of the
-function it stores but not in other files. Importing this module compiles (or loads from the cache); import it only
-where a kernel is about to run. No kernel touches Python objects, so all of them release the interpreter lock.
+function it stores but not in other files. Importing this module compiles (or loads from the cache) those that Python
+calls, which contain the inner ones; import it only where a kernel is about to run. No kernel touches Python objects, so
+all of them release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numba import types
 
 from .area_weights import AreaWeights
+from .compiling import cached as _inner
 from .compiling import kernel as _kernel
 
 _BYTES_1D = types.Array(types.uint8, 1, "C")
@@ -23,15 +25,11 @@ _MIXED = types.Array(types.uint8, 1, "C", readonly=True)
 _STARTS = types.Array(types.int64, 1, "C", readonly=True)
 _UNITS = types.Array(types.int32, 2, "C", readonly=True)
 _FLOATS = types.Array(types.float32, 2, "C", readonly=True)
-_ROW_UNITS = types.Array(types.int32, 1, "C", readonly=True)
-_WORDS_3D = types.Array(types.uint64, 3, "C")
-_PACKED = types.Array(types.uint64, 1, "C")
-_SUMS = types.Array(types.int32, 1, "C")
 _FIELDS = (_STARTS, _UNITS, _FLOATS, _STARTS, _UNITS, _FLOATS, types.int64, types.int64)
 _WEIGHTS = types.NamedTuple(_FIELDS, AreaWeights)  # type: ignore[no-untyped-call]
 
 
-@_kernel(types.uint64(types.uint64, types.uint64, _PAIRS))
+@_inner
 def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
     """Gray maximum of eight neighbouring pixels.
 
@@ -54,7 +52,7 @@ def pool_gray_word(last: Any, one_before: Any, gray_pairs: Any) -> Any:
     return pooled
 
 
-@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, _MIXED))
+@_inner
 def mix_row(words: Any, known: Any, row: int, mixed: Any) -> None:
     """Replace the gray of pixels that differ between both screens by the gray of their pooled colours.
 
@@ -72,7 +70,7 @@ def mix_row(words: Any, known: Any, row: int, mixed: Any) -> None:
             known[2, row, word] = result
 
 
-@_kernel(types.void(_WORDS_3D, _WORDS_3D, types.int64, types.int64, _PAIRS, types.boolean))
+@_inner
 def pool_row(words: Any, known: Any, row: int, before: int, gray_pairs: Any, refresh: bool) -> None:
     """Bring the gray of one row of the memory of `pool_changed_rows` up to date; the rows above it are so already.
 
@@ -97,7 +95,7 @@ def pool_row(words: Any, known: Any, row: int, before: int, gray_pairs: Any, ref
                 known[2, row, word] = pool_gray_word(last, one_before, gray_pairs)
 
 
-@_kernel(types.boolean(_BYTES_3D, _BYTES_3D, _BYTES_1D, _PAIRS, _MIXED, types.boolean, _BYTES_1D))
+@_inner
 def pool_changed_rows(
     screens: Any, memory: Any, alike: Any, gray_pairs: Any, mixed: Any, refresh: bool, changed: Any
 ) -> bool:
@@ -145,7 +143,7 @@ def pool_changed_rows(
     return found
 
 
-@_kernel(types.uint8(_BYTES_2D, types.int64, types.int64, _WEIGHTS))
+@_inner
 def resize_pixel_in_floats(image: Any, y: int, x: int, weights: Any) -> Any:
     """One output pixel as OpenCV sums it: float32, along the row first, then down; exact halves to the even number."""
     result = np.float32(0)
@@ -158,7 +156,7 @@ def resize_pixel_in_floats(image: Any, y: int, x: int, weights: Any) -> Any:
     return np.uint8(np.rint(result))
 
 
-@_kernel(types.boolean(_SUMS, types.int64, _BYTES_1D))
+@_inner
 def round_sums(sums: Any, total: int, out: Any) -> Any:
     """Divide weighted sums by their weight and round.
 
@@ -182,7 +180,7 @@ def round_sums(sums: Any, total: int, out: Any) -> Any:
     return doubtful != 0
 
 
-@_kernel(types.void(_BYTES_2D, types.int64, _ROW_UNITS, types.uint64, _PACKED))
+@_inner
 def add_weighted_rows(image: Any, start: int, units: Any, shift: int, down: Any) -> None:
     """Add the weighted sum of neighbouring rows to one lane of `down`.
 
@@ -207,7 +205,7 @@ def add_weighted_rows(image: Any, start: int, units: Any, shift: int, down: Any)
                 down[column] += unit * np.uint64(line[column])
 
 
-@_kernel(types.uint8(_SUMS, _BYTES_2D, types.int64, types.int64, _WEIGHTS))
+@_inner
 def round_half(sums: Any, image: Any, y: int, x: int, weights: Any) -> Any:
     """An output pixel whose sum is a half, or so near one that OpenCV's float32 sum decides."""
     exact = np.int64(sums[x])
