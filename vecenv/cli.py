@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 success, 1 the command failed, 2 it was called wrongly or something is not installed,
-        130 Ctrl-C.
+        130 Ctrl-C, or SIGTERM while training.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
