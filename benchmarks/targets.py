@@ -196,7 +196,7 @@ _EMPTY = (
 )
 _SPAWNED = (
     "A worker that is spawned loads all by itself, so all counts as its own: Python, NumPy, Gymnasium and ale-py "
-    "23 MB, Numba and LLVM 20 MB, kernels 11 MB, eight games 12 MB; with `forkserver`, the default, workers share all "
+    "23 MB, Numba and LLVM 20 MB, kernels 9 MB, eight games 12 MB; with `forkserver`, the default, workers share all "
     "but the games."
 )
 _KERNEL = (
